@@ -1,0 +1,53 @@
+# Two commands on a fresh machine: `make test` and `make reproduce`. Both build their environment in .venv first.
+#   PYTHON=python3.12   the interpreter the environment is made from
+#   TORCH=torch==2.12.0 another torch than the pinned one
+#   SCALE=small         how much `make reproduce` runs
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+SCALE  ?= smoke
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help test test-slow test-gpu lint reproduce bench docs clean
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
+
+# A stamp per set of extras: made again when the metadata or the constraints change.
+# torch comes first and by its exact version, so that a CPU build is taken where one is at hand.
+$(VENV)/.made-%: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $(TORCH)
+	grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt
+	$(PIP) --constraint $(VENV)/constraints.txt --editable '.[$(subst -,$(comma),$*)]'
+	@touch $@
+comma := ,
+
+lint: $(VENV)/.made-dev-demo-report ## ruff, mypy --strict, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## lint and the default suite, under 10 minutes with the install
+	$(BIN)/pytest --durations=10
+
+test-slow: $(VENV)/.made-dev-demo-report ## large files, faults, long accuracy runs
+	$(BIN)/pytest -m slow --timeout=1200 --durations=10
+
+test-gpu: ## needs a CUDA device; uses the interpreter at hand (PYTHON=...), installs nothing
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
+
+reproduce: $(VENV)/.made-demo-report ## everything that exists so far, end to end
+	$(BIN)/rankrise env
+	$(BIN)/python examples/rank_of_a_change.py
+	@echo "make reproduce: the paper's experiments are not in this version yet; what ran above is all there is." >&2
+
+bench: $(VENV)/.made-bench ## benchmarks; results go to benchmarks/results
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_linalg_delta.py --out benchmarks/results
+
+docs: $(VENV)/.made-docs ## the documentation as a site in ./site
+	$(BIN)/zensical build --clean
+
+clean: ## remove the environment and what was built
+	rm -rf $(VENV) site report build dist

@@ -1,0 +1,61 @@
+"""See, predict and use the gradual rank increase of transformers.
+
+Importing this package costs nothing: every public name is looked up, and its module imported, on first use (PEP 562).
+
+>>> import rankrise as rr
+>>> import torch
+>>> sigma = rr.product_spectrum(torch.eye(3), torch.diag(torch.tensor([3.0, 2.0, 1.0])))
+>>> [round(s, 6) for s in sigma.tolist()]
+[3.0, 2.0, 1.0]
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from rankrise import linalg as linalg
+    from rankrise.linalg import delta_spectrum as delta_spectrum
+    from rankrise.linalg import delta_stable_rank as delta_stable_rank
+    from rankrise.linalg import delta_svd as delta_svd
+    from rankrise.linalg import effective_rank as effective_rank
+    from rankrise.linalg import energy_rank as energy_rank
+    from rankrise.linalg import product_spectrum as product_spectrum
+    from rankrise.linalg import rank_above_floor as rank_above_floor
+    from rankrise.linalg import stable_rank as stable_rank
+
+_SUBPACKAGES = ("linalg",)
+_NAMES = {
+    "rankrise.linalg": (
+        "product_spectrum",
+        "delta_spectrum",
+        "delta_svd",
+        "delta_stable_rank",
+        "stable_rank",
+        "effective_rank",
+        "energy_rank",
+        "rank_above_floor",
+    ),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = ["__version__", *_SUBPACKAGES, *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"rankrise.{name}")
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    import difflib
+
+    close = difflib.get_close_matches(name, __all__, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise AttributeError(f"module 'rankrise' has no attribute {name!r}.{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

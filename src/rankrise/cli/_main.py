@@ -1,0 +1,54 @@
+"""The entry point: the list of commands, and how a failure reaches the user.
+
+Exit codes: 0 finished, 1 failed, 2 usage. No traceback without `--debug`.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import rankrise
+from rankrise.cli import _env
+
+app = typer.Typer(
+    name="rankrise",
+    help="See, predict and use the gradual rank increase of transformers.",
+    epilog="Example: rankrise env --json",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rankrise {rankrise.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; turn an exception into one sentence on stderr and exit code 1."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        typer.echo("rankrise: stopped by the user.", err=True)
+        sys.exit(130)
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        message = " ".join(str(error).split()) or type(error).__name__
+        typer.echo(f"rankrise: {message}", err=True)
+        sys.exit(1)

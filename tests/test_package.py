@@ -1,0 +1,99 @@
+"""The package as a whole: importing is free, names are listed, files stay small, pages do not drift."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rankrise as rr
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src" / "rankrise").rglob("*.py"))
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_import_loads_nothing():
+    loaded = run("import sys, rankrise; print(*(m for m in ('torch', 'numpy', 'scipy', 'typer') if m in sys.modules))")
+    assert loaded == ""
+
+
+def test_every_public_name_resolves():
+    for name in rr.__all__:
+        assert getattr(rr, name) is not None
+    assert set(rr.__all__) <= set(dir(rr))
+
+
+def test_type_checkers_and_the_import_see_the_same_names():
+    text = (ROOT / "src/rankrise/__init__.py").read_text()
+    declared = set(re.findall(r"^    from \S+ import (\w+) as \1$", text, flags=re.M))
+    assert declared == set(rr.__all__) - {"__version__"}
+
+
+def test_unknown_name_suggests_one():
+    with pytest.raises(AttributeError, match=r"no attribute 'delta_spectra'\. Did you mean 'delta_spectrum'"):
+        rr.delta_spectra  # noqa: B018
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_source_file_is_one_room(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def public_names(package):
+    module = __import__(f"rankrise.{package}", fromlist=["_"])
+    return sorted(n for n in vars(module) if not n.startswith("_") and hasattr(getattr(module, n), "__module__"))
+
+
+@pytest.mark.parametrize("package", sorted(rr._SUBPACKAGES))
+def test_api_page_lists_every_public_name(package):
+    page = (ROOT / "docs" / "api" / f"{package}.md").read_text()
+    listed = re.findall(r"^\| `(\w+)", page, flags=re.M)
+    assert sorted(listed) == public_names(package)
+
+
+@pytest.mark.parametrize("package", sorted(rr._SUBPACKAGES))
+def test_every_public_name_has_a_docstring(package):
+    module = __import__(f"rankrise.{package}", fromlist=["_"])
+    for name in public_names(package):
+        assert (getattr(module, name).__doc__ or "").strip(), name
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_python_on_a_page_runs(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.S):
+        exec(compile(block, path.name, "exec"), {})
+
+
+def test_readme_repeats_the_committed_benchmarks():
+    readme = (ROOT / "README.md").read_text()
+    results = ROOT / "benchmarks" / "results"
+    for device in ("cpu", "cuda"):
+        for row in json.loads((results / f"linalg_delta_{device}.json").read_text())["rows"]:
+            assert f"{row['milliseconds']['delta_spectrum']:.0f} ms" in readme
+            assert f"{row['faster_than_dense']:.0f}×" in readme
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_links_between_pages_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_version_is_in_the_changelog_and_the_citation():
+    release = rr.__version__.removesuffix(".dev0")
+    assert f"## {release}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version: {release}" in (ROOT / "CITATION.cff").read_text()
