@@ -13,15 +13,22 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
 
-# A stamp per set of extras: made again when the metadata or the constraints change.
 # torch comes first and by its exact version, so that a CPU build is taken where one is at hand.
-$(VENV)/.made-%: pyproject.toml constraints.txt
+TORCH_STAMP := $(VENV)/.has-$(TORCH)
+$(TORCH_STAMP):
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) $(TORCH)
+	$(PIP) '$(TORCH)'
+	@rm -f $(VENV)/.has-* && touch '$@'
+
+# A stamp per set of extras: made again when torch, the metadata or the constraints change.
+$(VENV)/.made-%: pyproject.toml constraints.txt $(TORCH_STAMP)
 	grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt
 	$(PIP) --constraint $(VENV)/constraints.txt --editable '.[$(subst -,$(comma),$*)]'
 	@touch $@
 comma := ,
+
+# Two BLAS pools on two cores fight; one thread each is faster and repeatable.
+test test-slow bench: export OMP_NUM_THREADS ?= 1
 
 lint: $(VENV)/.made-dev-demo-report ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check .
@@ -40,11 +47,15 @@ test-gpu: ## needs a CUDA device; uses the interpreter at hand (PYTHON=...), ins
 
 reproduce: $(VENV)/.made-demo-report ## everything that exists so far, end to end
 	$(BIN)/rankrise env
+	$(BIN)/rankrise stages --dim 4 --alpha 1e-8 --alpha 1e-32 --log10-alpha -1000000 --out report
+	$(BIN)/python examples/stages_of_a_head.py report/stages.png
 	$(BIN)/python examples/rank_of_a_change.py
-	@echo "make reproduce: the paper's experiments are not in this version yet; what ran above is all there is." >&2
+	@echo "make reproduce: the paper's figures are not in this version yet; what ran above is all there is, tables and a figure in report/." >&2
 
-bench: $(VENV)/.made-bench ## benchmarks; results go to benchmarks/results
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_linalg_delta.py --out benchmarks/results
+bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks/results
+	$(PIP) --constraint $(VENV)/constraints.txt transformer_lens==4.3.0
+	$(BIN)/python benchmarks/bench_linalg_delta.py --out benchmarks/results
+	$(BIN)/python benchmarks/bench_theory_flow.py --out benchmarks/results
 
 docs: $(VENV)/.made-docs ## the documentation as a site in ./site
 	$(BIN)/zensical build --clean

@@ -16,6 +16,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from rankrise import linalg as linalg
+    from rankrise import theory as theory
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rankrise.linalg import rank_above_floor as rank_above_floor
     from rankrise.linalg import stable_rank as stable_rank
 
-_SUBPACKAGES = ("linalg",)
+_SUBPACKAGES = ("linalg", "theory")
 _NAMES = {
     "rankrise.linalg": (
         "product_spectrum",

@@ -69,6 +69,7 @@ def test_a_failure_is_one_sentence_and_exit_code_one():
 
 
 def test_debug_shows_the_traceback():
-    done = failing("--debug", "env")
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
+    for args in (["--debug", "env"], ["env", "--debug"]):
+        done = failing(*args)
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr

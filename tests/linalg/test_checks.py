@@ -32,8 +32,15 @@ def with_value(position, index, value):
         ([*good()[:3], torch.ones(2, 3, 4, 2)], r"`right0` must have the shape of `right`; got \(2, 3, 4, 2\)"),
         ([good()[0], torch.ones(2, 3, 5, 7), good()[0], torch.ones(2, 3, 5, 7)], "must agree in r.*passed transposed"),
         ([*good()[:3], good(torch.float64)[0]], "`right0` must have the dtype of `left`; got torch.float64"),
-        ([*good()[:3], torch.ones(2, 3, 5, 2, device="meta")], "`right0` must be on the device of `left`; got meta"),
+        (
+            [*good()[:3], torch.ones(2, 3, 5, 2, device="meta")],
+            "`right0` must be a dense tensor with values; got a meta tensor",
+        ),
         ([torch.ones(2, 0, 2)] * 4, r"`left` must not be empty; got shape \(2, 0, 2\)"),
+        ([torch.ones(2, 2, 2, device="meta")] * 4, "`left` must be a dense tensor with values; got a meta tensor"),
+        ([torch.eye(3).to_sparse()] * 4, "`left` must be a dense tensor with values; got a torch.sparse_coo tensor"),
+        ([torch.full((3, 2), 1e80, dtype=torch.float64)] * 4, "between 1e-50 and 1e50; got 1e\\+80. Rescale it"),
+        ([torch.full((3, 2), 1e-80, dtype=torch.float64)] * 4, "`left` must have its largest value between 1e-50"),
         ([torch.ones(4)] * 4, r"`left` must have shape \(..., rows, columns\); got \(4,\)"),
         ([torch.ones(4, 4, dtype=torch.int64)] * 4, "`left` must hold real floating-point numbers; got torch.int64"),
         ([[[1.0]]] * 4, "`left` must be a torch tensor; got list"),
@@ -50,8 +57,9 @@ def test_product_spectrum_refuses_other_batches():
 
 
 def test_svd_refuses_no_triplets():
-    with pytest.raises(ValueError, match="`k` must be at least 1; got 0"):
-        rr.delta_svd(*good(), k=0)
+    for k in (0, 1.5):
+        with pytest.raises(ValueError, match=f"`k` must be an integer of at least 1; got {k}"):
+            rr.delta_svd(*good(), k=k)
 
 
 @given(st.data())

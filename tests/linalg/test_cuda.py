@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tests.linalg.oracles import error_bound
 
 import rankrise as rr
-from linalg_oracles import error_bound
 
 pytestmark = pytest.mark.gpu
 

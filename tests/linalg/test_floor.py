@@ -52,6 +52,46 @@ def test_planted_rank_is_found_at_the_size_of_gpt2(planted):
         assert rr.rank_above_floor(*pair).rank == planted
 
 
+@pytest.mark.parametrize(
+    ("shape", "planted", "size", "seeds"),
+    [
+        ((512, 640), 1, 5e-3, 3),
+        ((768, 768), 1, 1e-2, 3),
+        ((768, 768), 2, 3e-3, 2),
+        pytest.param((1024, 1024), 1, 1e-2, 5, marks=pytest.mark.slow),
+        pytest.param((2048, 2048), 2, 3e-3, 1, marks=pytest.mark.slow),
+        pytest.param((4096, 4096), 4, 3e-3, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_what_rounding_makes_of_few_directions_is_not_counted(shape, planted, size, seeds):
+    """On the grid, round(base + c) − base is nonlinear in c: a plain count reads 2 to 8 for a planted 1 or 2."""
+    for seed in range(seeds):
+        pair = checkpoint_pair(seed, planted=planted, weights="independent", on_grid=True, shape=shape, size=size)
+        result = rr.rank_above_floor(*pair)
+        assert result.rank == planted, (seed, int((result.sigma > result.floor).sum()))
+
+
+def test_floor_is_tight_over_rounding_alone():
+    """The largest value of rounding alone lies just below the floor, and its spectrum on the predicted one."""
+    for weights in WEIGHTS:
+        base, tuned = checkpoint_pair(0, planted=0, weights=weights, on_grid=False)
+        result = rr.rank_above_floor(base, tuned)
+        assert 0.9 < result.sigma[0] / result.floor < 1.0
+        assert (result.sigma[:50] / result.rounding[:50] - 0.95).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("sparsity", [0.5, 0.9])
+def test_pruned_weights_do_not_raise_the_floor(sparsity):
+    """A weight that is exactly zero has no rounding error; it must not count like one of size one."""
+    g = torch.Generator().manual_seed(0)
+    keep = torch.rand(200, 300, generator=g) > sparsity
+    base = torch.where(keep, 0.02 * torch.randn(200, 300, generator=g), 0.0)
+    assert rr.rank_above_floor(base, base.bfloat16()).rank == 0
+    tuned = (base * 1.5).bfloat16()
+    result = rr.rank_above_floor(base, tuned)
+    assert result.sigma[0] > 30 * result.floor
+
+
 def test_energy_rank_misreads_the_same_pair():
     base, tuned = checkpoint_pair(0, planted=4, weights="independent", on_grid=False)
     sigma = torch.linalg.svdvals(tuned.double() - base.double())
@@ -99,6 +139,16 @@ def test_identical_checkpoints_and_zero_weights():
     assert rr.rank_above_floor(base, tuned).rank == 1
 
 
+def test_upcast_checkpoints_without_a_change_have_rank_zero():
+    """bfloat16 values lie on float16's grid as well, mostly; they must be taken for what they are."""
+    g = torch.Generator().manual_seed(0)
+    for _ in range(10):
+        master = torch.randn(64, 64, generator=g)
+        base = master.bfloat16().float()
+        tuned = (master * (1 + 1e-3 * torch.randn(64, 64, generator=g))).bfloat16().float()
+        assert rr.rank_above_floor(base, tuned).rank == 0
+
+
 def test_upcast_checkpoint_is_known_by_its_grid():
     base, tuned = checkpoint_pair(0, planted=4, weights="independent", on_grid=True)
     assert linalg.storage_dtype(tuned.float()) == torch.bfloat16
@@ -114,5 +164,7 @@ def test_batches():
 def test_errors():
     with pytest.raises(ValueError, match=r"`tuned` must have the shape of `base`; got \(3, 2\) and \(2, 3\)"):
         rr.rank_above_floor(torch.ones(2, 3), torch.ones(3, 2))
+    with pytest.raises(ValueError, match=r"`tuned_dtype` must be a floating-point dtype such as torch\.bfloat16; got"):
+        rr.rank_above_floor(torch.ones(2, 2), torch.ones(2, 2), tuned_dtype=torch.int8)
     with pytest.raises(ValueError, match="`tuned` must be finite"):
         rr.rank_above_floor(torch.ones(2, 2), torch.full((2, 2), torch.inf))

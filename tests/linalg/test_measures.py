@@ -52,14 +52,29 @@ def test_batches_and_array_likes():
     assert linalg.rank_measures(sigma).energy_99.tolist() == [2, 2]
 
 
-def test_energy_of_everything_needs_no_zeros():
+def test_energy_of_everything_needs_all_but_the_zeros():
     assert linalg.energy_rank([1.0, 1.0, 1.0, 0.0], 1.0).item() == 3
+    assert linalg.energy_rank([1.0] + [1e-6] * 5, 1.0).item() == 6
+
+
+def test_share_that_rounding_keeps_short_is_enough():
+    assert linalg.energy_rank([0.1] * 10, 0.3).item() == 3
+
+
+def test_plain_numbers_are_read_in_float64():
+    assert linalg.stable_rank([1e-50, 1e-50]).item() == 2
+    assert linalg.stable_rank([1e200, 1e200]).item() == 2
+
+
+def test_gradients_stop_here():
+    assert not linalg.stable_rank(torch.ones(3, requires_grad=True)).requires_grad
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: linalg.stable_rank(torch.tensor([1.0, -0.5])), "`sigma` must not be negative; got -0.5"),
+        (lambda: linalg.stable_rank(torch.tensor([[1.0], [-1.0]])), r"negative; got -1 at batch index \(1,\)"),
         (lambda: linalg.stable_rank(torch.tensor([[1.0], [torch.nan]])), r"finite; got NaN.*batch index \(1,\)"),
         (lambda: linalg.stable_rank(torch.zeros(3, 0)), r"at least one singular value.*\(3, 0\)"),
         (lambda: linalg.stable_rank(torch.ones(2, dtype=torch.complex64)), "real numbers; got torch.complex64"),

@@ -36,5 +36,5 @@ def test_seed_decides():
 
 
 def test_bad_size():
-    with pytest.raises(ValueError, match="`inner` must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="`inner` must be an integer of at least 1; got 0"):
         linalg.gaussian_spectra(4, 4, inner=0)

@@ -9,18 +9,19 @@ from typing import Annotated
 import typer
 
 import rankrise
-from rankrise.cli import _env
+from rankrise.cli import _env, _stages
 
 app = typer.Typer(
     name="rankrise",
     help="See, predict and use the gradual rank increase of transformers.",
-    epilog="Example: rankrise env --json",
+    epilog="Example: rankrise stages --dim 4 --alpha 1e-32",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
+app.command("stages", epilog="Example: rankrise stages --dim 4 --alpha 1e-32 --log10-alpha -1000000")(_stages.stages)
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,13 +42,15 @@ def _options(
 
 def main() -> None:
     """Run the command line; turn an exception into one sentence on stderr and exit code 1."""
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]  # it may stand anywhere
     try:
         app()
     except KeyboardInterrupt:
         typer.echo("rankrise: stopped by the user.", err=True)
         sys.exit(130)
     except Exception as error:
-        if "--debug" in sys.argv:
+        if debug:
             raise
         message = " ".join(str(error).split()) or type(error).__name__
         typer.echo(f"rankrise: {message}", err=True)

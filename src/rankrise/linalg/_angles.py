@@ -7,7 +7,6 @@ from rankrise.linalg import _checks, _decompose
 from rankrise.linalg._chunks import over_chunks
 
 
-@_checks.measurement
 def principal_angles(first: Tensor, second: Tensor) -> Tensor:
     """Principal angles between the column spaces of `first` and `second`, in radians, smallest first.
 

@@ -3,28 +3,11 @@
 A bad value names the argument and the batch index, since one bad head in a stack of hundreds is the usual case.
 """
 
-import functools
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
 import torch
 from torch import Tensor
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def measurement(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Run `function` without gradients and outside autocast, so that its bits do not depend on the caller's context."""
-
-    @functools.wraps(function)
-    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        first = next((a for a in args if isinstance(a, Tensor)), None)
-        device_type = "cpu" if first is None else first.device.type
-        with torch.no_grad(), torch.autocast(device_type, enabled=False):
-            return function(*args, **kwargs)
-
-    return wrapped
+# Sixth powers must stay in the range of float64.
+_SMALLEST, _LARGEST = 1e-50, 1e50
 
 
 def stacks(**tensors: Tensor) -> None:
@@ -42,6 +25,9 @@ def stacks(**tensors: Tensor) -> None:
             raise ValueError(f"`{name}` must be a torch tensor; got {type(tensor).__name__}.")
         if not tensor.is_floating_point():
             raise ValueError(f"`{name}` must hold real floating-point numbers; got {tensor.dtype}. Convert it first.")
+        if tensor.layout != torch.strided or tensor.device.type == "meta":
+            kind = "meta" if tensor.device.type == "meta" else tensor.layout
+            raise ValueError(f"`{name}` must be a dense tensor with values; got a {kind} tensor. Materialise it first.")
         if tensor.ndim < 2:
             raise ValueError(f"`{name}` must have shape (..., rows, columns); got {tuple(tensor.shape)}.")
         if tensor.numel() == 0:
@@ -55,10 +41,15 @@ def stacks(**tensors: Tensor) -> None:
                 f"`{name}` must have the dtype of `{first}`; got {tensor.dtype} and {tensors[first].dtype}."
             )
     wide = {n: t.to(torch.float32) if t.itemsize == 1 else t for n, t in tensors.items()}  # 8-bit floats do not compare
-    extremes = torch.stack([value for t in wide.values() for value in torch.aminmax(t)])
-    if not extremes.isfinite().all():  # NaN and infinity survive a maximum; one transfer from an accelerator
-        for name, tensor in wide.items():
-            _refuse_non_finite(name, tensor.abs().amax(dim=(-2, -1)))
+    extremes = torch.stack([value.double() for t in wide.values() for value in torch.aminmax(t.detach())]).abs().cpu()
+    if extremes.isfinite().all() and ((extremes <= _LARGEST) & ((extremes >= _SMALLEST) | (extremes == 0))).all():
+        return  # NaN and infinity survive a maximum; one transfer from an accelerator
+    for name, tensor in wide.items():
+        largest = tensor.abs().amax(dim=(-2, -1))
+        _refuse_non_finite(name, largest, "Skip that entry, or go back to the last finite weights.")
+        top = float(largest.max())
+        if top > _LARGEST or 0 < top < _SMALLEST:
+            raise ValueError(f"`{name}` must have its largest value between 1e-50 and 1e50; got {top:.3g}. Rescale it.")
 
 
 def same_shape(**tensors: Tensor) -> None:
@@ -89,25 +80,33 @@ def change_of_a_product(left: Tensor, right: Tensor, left0: Tensor, right0: Tens
 
 def spectrum_in_float64(sigma: Tensor) -> Tensor:
     """Validate singular values `(..., k)`: at least one, finite, not negative."""
-    sigma = torch.as_tensor(sigma)
+    sigma = sigma.detach() if isinstance(sigma, Tensor) else torch.as_tensor(sigma, dtype=torch.float64, device="cpu")
     if sigma.is_complex() or sigma.dtype == torch.bool:
         raise ValueError(f"`sigma` must hold real numbers; got {sigma.dtype}.")
     if sigma.ndim < 1 or sigma.shape[-1] == 0:
         raise ValueError(f"`sigma` must hold at least one singular value, (..., k); got shape {tuple(sigma.shape)}.")
     sigma = sigma.to("cpu" if sigma.device.type == "mps" else sigma.device).to(torch.float64)
-    _refuse_non_finite("sigma", sigma.abs().amax(dim=-1))
-    if (sigma < 0).any():
-        raise ValueError(f"`sigma` must not be negative; got {sigma.min().item():.3g}.")
+    _refuse_non_finite("sigma", sigma.abs().amax(dim=-1), "Leave that spectrum out.")
+    negative = (sigma < 0).any(dim=-1)
+    if negative.any():
+        where = _at(negative)
+        raise ValueError(f"`sigma` must not be negative; got {sigma.min().item():.3g}{where}.")
     return sigma
 
 
-def _refuse_non_finite(name: str, largest: Tensor) -> None:
-    bad = (~largest.isfinite()).nonzero()
-    if len(bad):
-        index = tuple(bad[0].tolist())
-        where = f" at batch index {index}" if index else ""
-        more = f" ({len(bad)} of {largest.numel()} batch entries)" if len(bad) > 1 else ""
-        raise ValueError(
-            f"`{name}` must be finite; got NaN or infinity{where}{more}. "
-            "Skip that entry, or go back to the last finite weights."
-        )
+def floating_dtype(name: str, dtype: torch.dtype) -> None:
+    """Refuse what is not a floating-point format."""
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"`{name}` must be a floating-point dtype such as torch.bfloat16; got {dtype!r}.")
+
+
+def _refuse_non_finite(name: str, largest: Tensor, remedy: str) -> None:
+    bad = ~largest.isfinite()
+    if bad.any():
+        more = f" ({int(bad.sum())} of {bad.numel()} batch entries)" if bad.sum() > 1 else ""
+        raise ValueError(f"`{name}` must be finite; got NaN or infinity{_at(bad)}{more}. {remedy}")
+
+
+def _at(bad: Tensor) -> str:
+    """Name the first batch index that is bad; nothing where there are no batch dimensions."""
+    return f" at batch index {tuple(bad.nonzero()[0].tolist())}" if bad.ndim else ""

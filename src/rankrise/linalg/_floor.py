@@ -20,23 +20,28 @@ from torch import Tensor
 
 from rankrise.linalg import _checks, _decompose
 from rankrise.linalg._chunks import over_chunks
+from rankrise.linalg._null import gaussian_spectra
 
 # Quantiles of the Tracy-Widom law for β = 1 (A. Bejan, "Largest eigenvalues and sample covariance matrices", 2005).
 _TRACY_WIDOM_05, _TRACY_WIDOM_99 = -3.18037, 2.02344
 # A change of about half an ulp, added to a base that lies on the grid, is rounded with an error that is not uniform.
 # Its variance around the best linear response is at most this multiple of ulp²/12 (a Gaussian change of half an ulp).
 _ON_GRID = 1.10
+_MOST_EXPLAINED = 64  # directions; a change with more of them above the floor is taken as it reads
+_OF_LIKE_SIZE = 0.3
+_ROUNDS = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RankAboveFloor:
-    """Directions of a change that rounding does not explain; every field has the batch shape but `sigma`."""
+    """Directions of a change that rounding does not explain; all but the last two fields have the batch shape."""
 
-    rank: Tensor  # values of `sigma` above `floor`
-    lower: Tensor  # above a floor a tenth higher
-    upper: Tensor  # above the 5% quantile, were the base exact
+    rank: Tensor  # values of `sigma` above `floor`, less those that rounding the leading ones explains
+    lower: Tensor  # of these, the values above a floor a tenth higher
+    upper: Tensor  # values above the 5% quantile were the base exact; weaker directions are invisible to it, too
     floor: Tensor  # the 99% quantile of the largest value that rounding of both checkpoints alone gives
     sigma: Tensor  # (..., min(m, n)): singular values of X, in which rounding has variance 1
+    rounding: Tensor  # (..., min(m, n)): the spectrum of rounding alone, in the same units
 
 
 def rounding_variance(weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -46,30 +51,32 @@ def rounding_variance(weight: Tensor, dtype: torch.dtype) -> Tensor:
     >>> (rounding_variance(torch.tensor([1.0, 3.0]), torch.bfloat16) * 12).sqrt().tolist()
     [0.0078125, 0.015625]
     """
+    _checks.floating_dtype("dtype", dtype)
     info = torch.finfo(dtype)
-    exponent = torch.frexp(weight.to(torch.float64)).exponent - 1
-    smallest = int(math.log2(info.tiny))  # subnormal numbers keep the spacing of the smallest normal one
-    ulp = torch.exp2(exponent.clamp_min(smallest).to(torch.float64)) * info.eps
+    weight = weight.to(torch.float64)
+    smallest = int(math.log2(info.tiny))  # zero and subnormal numbers have the spacing of the smallest normal one
+    exponent = torch.where(weight == 0, smallest, torch.frexp(weight).exponent - 1)
+    ulp = torch.exp2(exponent.clamp_min(max(smallest, -400)).to(torch.float64)) * info.eps
     return ulp.square() / 12
 
 
 def storage_dtype(weight: Tensor) -> torch.dtype:
-    """The format whose grid the values lie on: float16 or bfloat16 if these hold them exactly, else the tensor's own.
+    """The format whose grid the values lie on: bfloat16 or float16 if these hold them exactly, else the tensor's own.
 
-    A checkpoint trained in bfloat16 and saved in float32 is a bfloat16 checkpoint.
+    A checkpoint trained in bfloat16 and saved in float32 is a bfloat16 checkpoint. Eight-bit formats are stored with
+    scales, so their grid cannot be recognised: name them where they are meant.
 
     >>> import torch
     >>> storage_dtype(torch.tensor([0.5, 3.0])), storage_dtype(torch.tensor([0.1]))
-    (torch.float16, torch.float32)
+    (torch.bfloat16, torch.float32)
     """
     if weight.itemsize > 2:
-        for narrow in (torch.float16, torch.bfloat16):
+        for narrow in (torch.bfloat16, torch.float16):  # most bfloat16 weights lie on float16's finer grid as well
             if (weight.to(narrow).to(weight.dtype) == weight).all():
                 return narrow
     return weight.dtype
 
 
-@_checks.measurement
 def rank_above_floor(
     base: Tensor, tuned: Tensor, *, base_dtype: torch.dtype | None = None, tuned_dtype: torch.dtype | None = None
 ) -> RankAboveFloor:
@@ -77,8 +84,10 @@ def rank_above_floor(
 
     Rows and columns are scaled until rounding has the same variance in each; then the singular values of the scaled
     difference are compared with the largest one of a random matrix of that variance, `√m + √n` and its Tracy-Widom
-    fluctuation (Johnstone 2001). False positives are at the percent level. A direction below the floor is lost, not
-    absent: `upper` says how many there may be, short of that.
+    fluctuation (Johnstone 2001). Where the base lies on the grid of the tuned format, `round(base + c) − base` is a
+    nonlinear function of the change c and shows more directions than c has, growing with the matrix: there the rank is
+    the smallest j for which rounding `base` plus a change of rank j leaves nothing above the floor. Directions weaker
+    than the floor are lost, not absent.
 
     Args:
         base: (..., m, n) as stored, or upcast.
@@ -98,10 +107,12 @@ def rank_above_floor(
     """
     _checks.stacks(base=base)
     _checks.stacks(tuned=tuned)
-    _checks.same_shape(base=base, tuned=tuned)
     if base.device != tuned.device:
         raise ValueError(f"`tuned` must be on the device of `base`; got {tuned.device} and {base.device}.")
+    _checks.same_shape(base=base, tuned=tuned)
     dtypes = base_dtype or storage_dtype(base), tuned_dtype or storage_dtype(tuned)
+    for name, dtype in zip(("base_dtype", "tuned_dtype"), dtypes, strict=True):
+        _checks.floating_dtype(name, dtype)
     return RankAboveFloor(*over_chunks(lambda base, tuned: _above_floor(base, tuned, *dtypes), base, tuned))
 
 
@@ -110,15 +121,46 @@ def _above_floor(base: Tensor, tuned: Tensor, base_dtype: torch.dtype, tuned_dty
     of_tuned = rounding_variance(tuned, tuned_dtype)
     variance = of_tuned * _ON_GRID + rounding_variance(base, base_dtype)  # S
     a, b = _equalised(variance)
-    scaled = (a * b).sqrt() * (tuned - base)  # X
-    edges = [
-        _edge(a * b * variance, _TRACY_WIDOM_99),
-        1.1 * _edge(a * b * variance, _TRACY_WIDOM_99),
-        _edge(a * b * of_tuned, _TRACY_WIDOM_05),
-    ]
-    sigma = _spectrum(scaled, edges[0])
-    rank, lower, upper = ((sigma > edge[:, None]).sum(-1) for edge in edges)
-    return rank, lower, upper, edges[0], sigma
+    scale = (a * b).sqrt()
+    edge = _edge(a * b * variance, _TRACY_WIDOM_99)
+    sigma = _spectrum(scale * (tuned - base), edge)
+    on_grid = (base.to(tuned_dtype).to(base.dtype) == base).flatten(1).all(-1)
+    rank = (sigma > edge[:, None]).sum(-1)
+    for i in on_grid.nonzero().flatten().tolist():
+        rank[i] = _explaining_rank(base[i], tuned[i], scale[i], float(edge[i]), sigma[i, : rank[i]], tuned_dtype)
+    lower = (sigma > 1.1 * edge[:, None]).sum(-1).minimum(rank)
+    upper = (sigma > _edge(a * b * of_tuned, _TRACY_WIDOM_05)[:, None]).sum(-1)
+    alone = gaussian_spectra(*base.shape[-2:], samples=1).to(sigma.device).expand_as(sigma)
+    return rank, lower, upper, edge, sigma, alone
+
+
+def _explaining_rank(
+    base: Tensor, tuned: Tensor, scale: Tensor, floor: float, found: Tensor, dtype: torch.dtype
+) -> int:
+    """Smallest j for which some change of rank j, rounded, leaves nothing above the floor; all `found` values suffice.
+
+    What rounding makes of a direction stays below a tenth of it, so directions of like size are not put to the test.
+    """
+    low, high = int((found > _OF_LIKE_SIZE * found[:1]).sum()), len(found)
+    while low < high <= _MOST_EXPLAINED:
+        j = (low + high) // 2
+        low, high = (low, j) if _unexplained(base, tuned, scale, j, dtype) <= floor else (j + 1, high)
+    return high
+
+
+def _unexplained(base: Tensor, tuned: Tensor, scale: Tensor, j: int, dtype: torch.dtype) -> float:
+    """Largest singular value, in the scaled coordinates, of `tuned − round(base + c)` for the best c of rank j found.
+
+    From c = 0, `c ← best rank-j part of c + tuned − round(base + c)`: what rounding took from a true change of rank j
+    comes back within a few rounds.
+    """
+    change = torch.zeros_like(base)
+    for _ in range(_ROUNDS):
+        rest = scale * (tuned - (base + change).to(dtype).to(base.dtype))
+        u, s, vh = _decompose.leading_svd(scale * change + rest, j)
+        change = (u * s) @ vh / scale
+    rest = scale * (tuned - (base + change).to(dtype).to(base.dtype))
+    return float(_decompose.leading_svd(rest, 1)[1][0])
 
 
 def _equalised(variance: Tensor) -> tuple[Tensor, Tensor]:

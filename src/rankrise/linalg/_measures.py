@@ -53,11 +53,12 @@ def energy_rank(sigma: Tensor, energy: float = 0.9) -> Tensor:
     """
     if not 0 < energy <= 1:
         raise ValueError(f"`energy` must be in (0, 1]; got {energy}.")
-    squares = _scaled(sigma).sort(-1, descending=True).values.square()
-    share = squares.cumsum(-1) / squares.sum(-1, keepdim=True).clamp_min(1.0)
-    # A share short of `energy` by rounding alone is enough; zeros never are needed.
-    short = share < energy - 1e-12
-    return (short.sum(-1) + 1).clamp_max(squares.shape[-1]) * (squares.amax(-1) > 0)
+    sigma = _scaled(sigma).sort(-1, descending=True).values
+    if energy == 1:
+        return (sigma > 0).sum(-1)
+    share = sigma.square().cumsum(-1) / sigma.square().sum(-1, keepdim=True).clamp_min(1.0)
+    short = share < energy * (1 - 1e-12)  # by more than the rounding of the sum
+    return (short.sum(-1) + 1).clamp_max(sigma.shape[-1]) * (sigma.amax(-1) > 0)
 
 
 def nuclear_ratio(sigma: Tensor) -> Tensor:
@@ -70,9 +71,9 @@ def nuclear_ratio(sigma: Tensor) -> Tensor:
     return sigma.sum(-1) / sigma.square().sum(-1).sqrt().clamp_min(1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RankMeasures:
-    """Every measure of this module for one spectrum or a batch of them."""
+    """The measures that need no threshold, for one spectrum or a batch of them."""
 
     stable: Tensor
     effective: Tensor
@@ -83,7 +84,7 @@ class RankMeasures:
 
 
 def rank_measures(sigma: Tensor) -> RankMeasures:
-    """Every measure at once; beside it, put the same of `gaussian_spectra` for the shape.
+    """The measures that need no threshold, at once; beside them, put the same of `gaussian_spectra` for the shape.
 
     >>> from rankrise.linalg import gaussian_spectra
     >>> null = rank_measures(gaussian_spectra(512, 512, inner=256))

@@ -34,8 +34,8 @@ def gaussian_spectra(rows: int, columns: int, *, inner: int | None = None, sampl
     (torch.Size([3, 100]), True)
     """
     for name, size in {"rows": rows, "columns": columns, "inner": inner, "samples": samples}.items():
-        if size is not None and size < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {size}.")
+        if size is not None and (not isinstance(size, int) or size < 1):
+            raise ValueError(f"`{name}` must be an integer of at least 1; got {size}.")
     rng = np.random.default_rng(seed)
     if inner is None:
         return torch.from_numpy(np.stack([_dense(rng, rows, columns) for _ in range(samples)]))

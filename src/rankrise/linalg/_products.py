@@ -26,7 +26,6 @@ class SVD(NamedTuple):
     Vh: Tensor  # (..., k, e)
 
 
-@_checks.measurement
 def product_spectrum(left: Tensor, right: Tensor) -> Tensor:
     """Singular values of `left rightᵀ`, e.g. of `W_K W_Qᵀ` for every head at once.
 
@@ -57,7 +56,6 @@ def product_spectrum(left: Tensor, right: Tensor) -> Tensor:
     return sigma
 
 
-@_checks.measurement
 def delta_spectrum(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor) -> Tensor:
     """Singular values of the change `left rightᵀ − left0 right0ᵀ` of a product.
 
@@ -89,7 +87,6 @@ def delta_spectrum(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor) -
     return sigma
 
 
-@_checks.measurement
 def delta_svd(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor, *, k: int = 8) -> SVD:
     """Leading singular values and vectors of `left rightᵀ − left0 right0ᵀ`: directions learned, or a LoRA pair.
 
@@ -113,8 +110,8 @@ def delta_svd(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor, *, k: 
     >>> u.squeeze().tolist(), s.tolist(), vh.squeeze().tolist()
     ([1.0, 0.0, 0.0], [2.0], [0.0, 1.0, 0.0])
     """
-    if k < 1:
-        raise ValueError(f"`k` must be at least 1; got {k}.")
+    if not isinstance(k, int) or k < 1:
+        raise ValueError(f"`k` must be an integer of at least 1; got {k}.")
     _checks.change_of_a_product(left, right, left0, right0)
     return SVD(*over_chunks(lambda *factors: _svd(*stacked(*factors), k), left, right, left0, right0))
 

@@ -1,0 +1,37 @@
+"""What commands print: plain tables on stdout, progress on stderr."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import typer
+
+
+def table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Right-aligned columns under the keys of the first row; empty for no rows."""
+    if not rows:
+        return ""
+    keys = list(rows[0])
+    cells = [keys, *([_cell(row[key]) for key in keys] for row in rows)]
+    widths = [max(len(line[n]) for line in cells) for n in range(len(keys))]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def progress() -> Callable[[str], None]:
+    """Lines on stderr, at most one a second; on a terminal each overwrites the one before."""
+    last = time.monotonic()
+    on_terminal = sys.stderr.isatty()
+
+    def report(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= 1:
+            last = time.monotonic()
+            typer.echo(f"\r{text}\x1b[K" if on_terminal else text, err=True, nl=not on_terminal)
+
+    return report

@@ -1,0 +1,225 @@
+"""`rankrise stages`: Algorithm 1, and the flow at chosen α against it, from the shell."""
+
+import csv
+import json
+import math
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankrise.cli._output import progress, table
+
+if TYPE_CHECKING:
+    from rankrise.theory import DiagonalNetwork, Stages, StageTimes
+
+Rows = list[dict[str, object]]
+Label = Callable[[int], str]
+
+
+def stages(
+    dim: Annotated[int, typer.Option(help="Token dimension d of the teacher task; the head has 2d weights.")] = 8,
+    tokens: Annotated[int, typer.Option(help="Tokens in a sample.")] = 10,
+    samples: Annotated[int, typer.Option(help="Number of samples.")] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the task and of θ0.")] = 0,
+    data: Annotated[
+        Path | None,
+        typer.Option("--input", help="Own data: an .npz with x and y both (N, n, d), or x (N, p) and y (N,)."),
+    ] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="Also solve the flow at this α; repeatable.")] = None,
+    log10_alpha: Annotated[list[float] | None, typer.Option(help="The same, as log10 α; any size.")] = None,
+    t_end: Annotated[float | None, typer.Option(help="Rescaled time at which flows end [default: past all]")] = None,
+    max_stages: Annotated[int | None, typer.Option(help="Stop Algorithm 1 after so many stages.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for stages.csv, times.csv and stages.json.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Predict every stage of a diagonal attention head (or linear network): who activates, when, with which sign.
+
+    Without α: the limit α → 0 (Algorithm 1), with its assumptions certified. With α: activation times of the gradient
+    flow from that α, the finite-α prediction and the limit side by side.
+    """
+    logs = [_log10(a) for a in alpha or []] + list(log10_alpha or [])
+    if any(not value < 0 for value in logs):
+        raise typer.BadParameter(f"`--log10-alpha` must be negative, as α < 1; got {max(logs):g}: -32 is α = 1e-32.")
+    from rankrise import theory
+
+    net, name, label = _network(data, dim=dim, tokens=tokens, samples=samples, seed=seed)
+    report = progress()
+    found = theory.incremental_stages(
+        net, max_stages=max_stages, on_stage=lambda t: report(f"Algorithm 1: stage times up to {t:.4g}")
+    )
+    times: StageTimes | None = None
+    if logs:
+        u0, v0 = theory.gaussian_start(net.num_weights, seed=seed)
+        last = float(found.times[-1]) if len(found.times) else 1.0
+        times = theory.stage_times(
+            net, u0, v0, log10_alphas=logs, t_end=t_end or 1.5 * last, stages=found,
+            on_alpha=lambda value: report(f"flow at α = {_power(value)} done"),
+        )  # fmt: skip
+    stage_rows, time_rows = _stage_rows(label, found), _time_rows(label, times)
+    record = {
+        "network": name,
+        "num_weights": net.num_weights,
+        "seed": seed,
+        "status": found.status.value,
+        "loss_at_start": float(found.losses[0]),
+        "stages": stage_rows,
+        "times": time_rows,
+        "flows": _flow_rows(times),
+        "convergence_order": None if times is None or math.isnan(times.order) else times.order,
+    }
+    if as_json:
+        typer.echo(_json(record))
+    else:
+        _print(record, found.status.remedy)
+    if out is not None:
+        _write(out, record)
+        typer.echo(f"wrote {out / 'stages.json'}, stages.csv" + (", times.csv" if time_rows else ""), err=True)
+
+
+def _log10(alpha: float) -> float:
+    if not 0 < alpha < 1:
+        raise typer.BadParameter(
+            f"`--alpha` must lie between 0 and 1; got {alpha}. Below 1e-300 say --log10-alpha -1000 instead."
+        )
+    return math.log10(alpha)
+
+
+def _network(
+    path: Path | None, *, dim: int, tokens: int, samples: int, seed: int
+) -> "tuple[DiagonalNetwork, str, Label]":
+    """The network, its name for the reader, and names for its coordinates."""
+    import numpy as np
+    import torch
+
+    from rankrise import theory
+
+    if path is None:
+        task = theory.teacher_task(samples=samples, tokens=tokens, dim=dim, seed=seed)
+        name = f"attention head, teacher task {samples} x {tokens} x {dim}"
+        return theory.attention_head(task.x, task.y), name, _circuit_label(dim)
+    if not path.is_file():
+        raise ValueError(
+            f"`--input` must name a file; {path} is not there. Write one with numpy.savez(path, x=x, y=y)."
+        )
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            x, y = (torch.as_tensor(np.asarray(arrays[name], dtype=np.float64)) for name in ("x", "y"))
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"`--input` must be an .npz with numeric arrays x and y; {path.name}: {error}. "
+            "Write one with numpy.savez(path, x=x, y=y)."
+        ) from error
+    if x.dim() == 2:
+        return theory.linear(x, y), f"linear network, {path.name}", lambda i: f"q[{i}]"
+    return theory.attention_head(x, y), f"attention head, {path.name}", _circuit_label(x.shape[-1])
+
+
+def _circuit_label(dim: int) -> Label:
+    return lambda i: f"{'kq' if i < dim else 'vo'}[{i % dim}]"
+
+
+def _stage_rows(label: Label, found: "Stages") -> Rows:
+    return [
+        {
+            "stage": k + 1,
+            "time": float(found.times[k]),
+            "joins": " ".join(label(i) for i in found.groups[k]),
+            "sign": "+" if found.signs[k] > 0 else "-",
+            "leaves": " ".join(label(i) for i in certificate.left),
+            "active": len(found.supports[k + 1]),
+            "loss": float(found.losses[k + 1]),
+            "lead": certificate.winner_gap,
+            "c": certificate.minimum_constant,
+            "verdict": certificate.verdict,
+        }
+        for k, certificate in enumerate(found.certificates)
+    ]
+
+
+def _time_rows(label: Label, times: "StageTimes | None") -> Rows:
+    if times is None:
+        return []
+    rows: Rows = []
+    for column, i in enumerate(times.coordinates):
+        row: dict[str, object] = {"coordinate": label(i), "limit": float(times.limit[column])}
+        for n, value in enumerate(times.log10_alphas):
+            row[f"flow at {_power(value)}"] = float(times.measured[n, column])
+            row[f"predicted at {_power(value)}"] = float(times.predicted[n, column])
+        rows.append(row)
+    return rows
+
+
+def _flow_rows(times: "StageTimes | None") -> Rows:
+    if times is None:
+        return []
+    return [
+        {
+            "alpha": _power(value),
+            "distance from limit": float(times.distances[n]),
+            "prediction error": float(times.prediction_errors[n]),
+            "in the limit's order": times.in_order[n],
+            "gradients": times.num_gradients[n],
+            "jacobian columns": times.num_jacobian_columns[n],
+        }
+        for n, value in enumerate(times.log10_alphas)
+    ]
+
+
+def _power(log10_alpha: float) -> str:
+    """`1e-32`, also where no float reaches."""
+    exponent = math.floor(log10_alpha)
+    return f"{10 ** (log10_alpha - exponent):.3g}e{exponent}"
+
+
+def _print(record: Mapping[str, object], remedy: str) -> None:
+    typer.echo(f"{record['network']}: {record['num_weights']} weights, loss {record['loss_at_start']:.6g} at θ = 0\n")
+    stage_rows = record["stages"]
+    assert isinstance(stage_rows, list)
+    failing = [row for row in stage_rows if not str(row["verdict"]).startswith("Assumptions 4.2 and 4.3 hold")]
+    typer.echo(table([{key: row[key] for key in row if key != "verdict"} for row in stage_rows]) or "No stages.")
+    for row in failing:
+        typer.echo(f"stage {row['stage']}: {row['verdict']}")
+    if stage_rows and not failing:
+        typer.echo("Assumptions 4.2 and 4.3 hold at every stage.")
+    if record["status"] != "finished":
+        typer.echo(f"{record['status']}: {remedy}")
+    for key in ("times", "flows"):
+        rows = record[key]
+        assert isinstance(rows, list)
+        if rows:
+            typer.echo("\n" + table(rows))
+    if record["convergence_order"] is not None:
+        typer.echo(f"distance from the limit falls like log(1/α)^-{record['convergence_order']:.2f}")
+
+
+def _json(record: Mapping[str, object]) -> str:
+    """Strict JSON: a number that is not finite (no second candidate, never activated) becomes null."""
+
+    def strict(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {key: strict(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [strict(item) for item in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(strict(record), indent=1, allow_nan=False)
+
+
+def _write(out: Path, record: Mapping[str, object]) -> None:
+    from rankrise.store import environment
+
+    out.mkdir(parents=True, exist_ok=True)
+    full = {**record, "command": " ".join(["rankrise", *sys.argv[1:]]), "environment": environment()}
+    (out / "stages.json").write_text(_json(full) + "\n")
+    for name, key in (("stages.csv", "stages"), ("times.csv", "times")):
+        rows = record[key]
+        assert isinstance(rows, list)
+        if rows:
+            with (out / name).open("w", newline="") as file:
+                writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)

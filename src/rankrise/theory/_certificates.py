@@ -1,0 +1,110 @@
+"""Assumptions 4.2 and 4.3 of the theorem at each stage, as numbers with a verdict.
+
+Symbols:
+    Δ(i)    time until coordinate i becomes active   (8)
+    c       ½ λ_min of 4 diag(s ⊙ u) ∇²_q L diag(s ⊙ u) on the support: L(ũ, s ⊙ ũ) - L(θ^k) ≥ c ‖ũ - u‖² near θ^k
+    u, s    balanced weights, v = s ⊙ u, so |q| = u²
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankrise.theory._rosenbrock import Array, Index
+
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The assumptions behind one stage, from θ^k to θ^{k+1}.
+
+    Attributes:
+        winner_gap: (Δ₂ - Δ₁) / Δ₁, first against second coordinate (4.2); inf if there is no second, 0 in a tie.
+        runner_up: The second coordinate, None if there is none.
+        tied: The coordinates that tie for first; one if the winner is unique.
+        minimum_constant: c at θ^{k+1} (4.3); inf if the support is empty, NaN if phase B was cut short.
+        left: Coordinates that left the support in this stage.
+        left_gradient: The smallest |g_i| among them (4.2 wants it positive); inf if none left.
+        settled: Whether phase B reached its limit before the next activation; always true in the limit α → 0.
+    """
+
+    winner_gap: float
+    runner_up: int | None
+    tied: tuple[int, ...]
+    minimum_constant: float
+    left: tuple[int, ...]
+    left_gradient: float
+    settled: bool
+
+    @property
+    def unique(self) -> bool:
+        """Whether the winner is unique and coordinates that left have a gradient (4.2)."""
+        return len(self.tied) == 1 and self.left_gradient > 0
+
+    @property
+    def strict_minimum(self) -> bool:
+        """Whether θ^{k+1} is a strict local minimum on its support (4.3)."""
+        return self.minimum_constant > 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether 4.2 and 4.3 hold at this stage."""
+        return self.unique and self.strict_minimum and self.settled
+
+    @property
+    def verdict(self) -> str:
+        """Say in one sentence what holds or what fails.
+
+        >>> Certificate(0.5, 3, (1,), 0.2, (), float("inf"), True).verdict
+        'Assumptions 4.2 and 4.3 hold: the winner leads by 50%, c = 0.2.'
+        """
+        if len(self.tied) > 1:
+            return f"Assumption 4.2 fails: coordinates {self.tied} tie, so the limit is not unique; it depends on θ0."
+        if not self.settled:
+            return "Phase B was cut short by the next activation: α is too large for separate stages here."
+        if not self.unique:
+            return f"Assumption 4.2 fails: coordinates {self.left} left the support and one of them has no gradient."
+        if not self.strict_minimum:
+            return f"Assumption 4.3 fails: c = {self.minimum_constant:.3g} is not positive."
+        lead = f"by {self.winner_gap:.0%}" if np.isfinite(self.winner_gap) else "alone"
+        return f"Assumptions 4.2 and 4.3 hold: the winner leads {lead}, c = {self.minimum_constant:.3g}."
+
+
+def minimum_constant(products: Array, hessian: Array) -> float:
+    """Return c = ½ λ_min(4 diag(s ⊙ u) H diag(s ⊙ u)), with u = √|q| and s = sgn q.
+
+    Args:
+        products: q on the support, none of them zero.
+        hessian: ∂²L/∂q² on the support.
+
+    Returns:
+        c; exactly 0 where the smallest eigenvalue is rounding of the largest.
+
+    >>> minimum_constant(np.array([4.0]), np.array([[1.0]]))
+    8.0
+    """
+    if len(products) == 0:
+        return float("inf")
+    su = np.sign(products) * np.sqrt(np.abs(products))
+    eigenvalues = np.linalg.eigvalsh(4 * su[:, None] * hessian * su)
+    rounding = _ROUNDING * float(np.abs(eigenvalues).max())
+    return 0.5 * float(eigenvalues[0]) if abs(eigenvalues[0]) > rounding else 0.0
+
+
+def winner_gap(delta: Array, tied: Index) -> tuple[float, int | None]:
+    """Return (Δ₂ - Δ₁) / Δ₁ and the second coordinate; 0 and the second of the group in a tie.
+
+    >>> winner_gap(np.array([1.0, np.inf, 1.5]), np.array([0]))
+    (0.5, 2)
+    """
+    order = np.argsort(delta, kind="stable")
+    second = (
+        int(tied[1]) if len(tied) > 1 else int(order[1]) if len(order) > 1 and np.isfinite(delta[order[1]]) else None
+    )
+    if second is None:
+        return float("inf"), None
+    if len(tied) > 1:
+        return 0.0, second
+    first = float(delta[tied[0]])
+    return (float(delta[second]) - first) / first if first > 0 else float("inf"), second

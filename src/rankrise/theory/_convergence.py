@@ -1,0 +1,125 @@
+"""Stage times against α: the flow, the limit of Algorithm 1 and its finite-α form, side by side.
+
+Symbols:
+    T_k         time at which coordinate i_k activates in the limit
+    A           log(1/α), natural; Theorem 4.5 says activation times converge to T_k as 1/A → 0
+    order       r in max_k |time - T_k| ≈ C A^-r, by least squares of logarithms
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankrise.theory._flow import activation_times, solve_flow
+from rankrise.theory._networks import DiagonalNetwork
+from rankrise.theory._stages import Stages, incremental_stages
+from rankrise.theory._start import log_inverse_alpha
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Activation times for a list of α, one row per α, one column per coordinate of the limit, in its order.
+
+    Attributes:
+        log10_alphas: The n values of log10 α.
+        coordinates: The m coordinates, in the order in which they first activate in the limit.
+        limit: T_k, (m,).
+        measured: Activation times of the flow, (n, m); inf where a coordinate did not activate by t_end.
+        predicted: Activation times of the finite-α form, (n, m).
+        num_gradients: Gradients of each flow.
+        num_jacobian_columns: Hessian columns of each flow.
+    """
+
+    log10_alphas: tuple[float, ...]
+    coordinates: tuple[int, ...]
+    limit: Tensor
+    measured: Tensor
+    predicted: Tensor
+    num_gradients: tuple[int, ...]
+    num_jacobian_columns: tuple[int, ...]
+
+    @property
+    def distances(self) -> Tensor:
+        """Distance of each α from the limit: max_k |time - T_k|, (n,)."""
+        return (self.measured - self.limit).abs().amax(dim=1)
+
+    @property
+    def prediction_errors(self) -> Tensor:
+        """Largest relative error of the finite-α prediction at each α, (n,)."""
+        return (self.predicted / self.measured - 1).abs().amax(dim=1)
+
+    @property
+    def in_order(self) -> tuple[bool, ...]:
+        """Whether, at each α, the coordinates activate in the order of the limit."""
+        return tuple(bool((row.diff() >= 0).all() and row.isfinite().all()) for row in self.measured)
+
+    @property
+    def order(self) -> float:
+        """Fitted order r of convergence in 1/log(1/α); NaN with fewer than two α at a finite, positive distance."""
+        inverse = torch.tensor([log_inverse_alpha(value) for value in self.log10_alphas], dtype=torch.float64)
+        usable = self.distances.isfinite() & (self.distances > 0)
+        if int(usable.sum()) < 2:
+            return float("nan")
+        x, y = inverse[usable].log(), self.distances[usable].log()
+        x, y = x - x.mean(), y - y.mean()
+        return -float((x @ y) / (x @ x))
+
+
+def stage_times(
+    net: DiagonalNetwork,
+    u0: Tensor,
+    v0: Tensor,
+    *,
+    log10_alphas: Sequence[float],
+    t_end: float,
+    threshold: float = 1e-3,
+    rtol: float = 1e-3,
+    stages: Stages | None = None,
+    on_alpha: Callable[[float], None] | None = None,
+) -> StageTimes:
+    """Solve the flow and predict its stages for each α, and set both against the limit.
+
+    Args:
+        net: The network.
+        u0: As for `solve_flow`.
+        v0: As for `solve_flow`.
+        log10_alphas: Values of log10 α, all negative.
+        t_end: Rescaled time; the table has the coordinates that activate before it in the limit.
+        threshold: Of |q_i|.
+        rtol: As for `solve_flow`.
+        stages: The limit, if already known.
+        on_alpha: Called with each log10 α when it is done, for progress.
+
+    >>> from rankrise import theory
+    >>> net = theory.linear(torch.eye(2), torch.tensor([2.0, -4.0]))
+    >>> u0, v0 = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.0])
+    >>> table = stage_times(net, u0, v0, log10_alphas=[-8, -64, -1024], t_end=1.2)
+    >>> table.coordinates, table.in_order, round(table.order, 2)
+    ((1, 0), (True, True, True), 1.0)
+    """
+    if len(log10_alphas) == 0:
+        raise ValueError("`log10_alphas` must hold at least one value; got none: pass for instance [-8, -32].")
+    stages = incremental_stages(net) if stages is None else stages
+    first = stages.activation_times()
+    coordinates = [i for i in torch.argsort(first, stable=True).tolist() if first[i] <= t_end]
+    measured, predicted, gradients, columns = [], [], [], []
+    for log10_alpha in log10_alphas:
+        flow = solve_flow(net, u0, v0, log10_alpha=log10_alpha, t_end=t_end, rtol=rtol)
+        prediction = incremental_stages(net, u0, v0, log10_alpha=log10_alpha, threshold=threshold)
+        measured.append(activation_times(flow, threshold)[coordinates])
+        predicted.append(prediction.activation_times()[coordinates])
+        gradients.append(flow.num_gradients)
+        columns.append(flow.num_jacobian_columns)
+        if on_alpha is not None:
+            on_alpha(log10_alpha)
+    return StageTimes(
+        log10_alphas=tuple(float(value) for value in log10_alphas),
+        coordinates=tuple(coordinates),
+        limit=first[coordinates],
+        measured=torch.stack(measured),
+        predicted=torch.stack(predicted),
+        num_gradients=tuple(gradients),
+        num_jacobian_columns=tuple(columns),
+    )

@@ -1,0 +1,226 @@
+"""Gradient flow from θ(0) = α θ0 at any α: du/dt = v ⊙ g, dv/dt = u ⊙ g.
+
+Symbols:
+    q = u ⊙ v       products; g = -∂L/∂q
+    w, ŵ            u + v and u - v, oriented so that both are positive; w ⊙ ŵ = u² - v² is conserved (Lemma 4.1)
+    s               ∫ g dt, so log w = log w(0) + s, log ŵ = log ŵ(0) - s: the same computation at any α
+    A               log(1/α); times are rescaled, t / A
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankrise.theory._integrator import Integrator, Piece, log_products
+from rankrise.theory._networks import DiagonalNetwork
+from rankrise.theory._rosenbrock import Array
+from rankrise.theory._start import Start, log_inverse_alpha, orient, to_tensor
+from rankrise.theory._status import Status
+
+# A product below this part of rtol does not move g noticeably; it is followed, but not felt.
+_FELT = 1e-4
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A solution of the gradient flow; one row per step, p columns per weight.
+
+    Attributes:
+        times: Rescaled times t / log(1/α), (n,), from 0.
+        products: q = u ⊙ v, (n, p).
+        losses: L, (n,).
+        gradients: g = -∂L/∂q, (n, p).
+        log_w: log w, (n, p), with w = |u + v| or |u - v|, whichever belongs to the orientation u > |v|.
+        log_w_hat: log ŵ, (n, p); log w + log ŵ is constant in time.
+        log10_alpha: Of this run.
+        num_gradients: Gradients of the loss computed.
+        num_jacobian_columns: Columns of ∂²L/∂q² computed.
+        num_steps: Steps tried.
+        num_rejected: Steps that failed and were repeated.
+        status: How it ended, with its remedy.
+    """
+
+    times: Tensor
+    products: Tensor
+    losses: Tensor
+    gradients: Tensor
+    log_w: Tensor
+    log_w_hat: Tensor
+    log10_alpha: float
+    num_gradients: int
+    num_jacobian_columns: int
+    num_steps: int
+    num_rejected: int
+    status: Status
+    _start: Start = field(repr=False)
+    _pieces: tuple[Piece, ...] = field(repr=False)
+
+    @property
+    def u(self) -> Tensor:
+        """Weights u in the caller's orientation, (n, p)."""
+        return to_tensor(self._start.weights(self.log_w.numpy(), self.log_w_hat.numpy())[0])
+
+    @property
+    def v(self) -> Tensor:
+        """Weights v in the caller's orientation, (n, p)."""
+        return to_tensor(self._start.weights(self.log_w.numpy(), self.log_w_hat.numpy())[1])
+
+    def at(self, times: Tensor) -> Tensor:
+        """Return the products at any rescaled times within the run: dense output.
+
+        Args:
+            times: Rescaled times, (m,).
+
+        Returns:
+            q, (m, p).
+
+        Raises:
+            ValueError: If a time lies outside the run.
+        """
+        if len(times) and not (float(times.min()) >= 0 and float(times.max()) <= float(self.times[-1])):
+            raise ValueError(
+                f"`times` must lie in [0, {float(self.times[-1]):.6g}], the run; got "
+                f"[{float(times.min()):.6g}, {float(times.max()):.6g}]: solve with a larger `t_end`."
+            )
+        if not self._pieces:
+            return self.products[:1].expand(len(times), -1)
+        inverse = log_inverse_alpha(self.log10_alpha)
+        ends = np.array([piece.end for piece in self._pieces])
+        rows = torch.empty(len(times), self.products.shape[1], dtype=torch.float64)
+        for row, t in enumerate(times.double().tolist()):
+            piece = self._pieces[min(int(np.searchsorted(ends, t * inverse)), len(ends) - 1)]
+            s = piece.path.at(t * inverse - piece.time)
+            rows[row] = torch.from_numpy(log_products(piece.log_w + s, piece.log_w_hat - s))
+        return rows
+
+
+def solve_flow(
+    net: DiagonalNetwork,
+    u0: Tensor,
+    v0: Tensor,
+    *,
+    log10_alpha: float,
+    t_end: float,
+    rtol: float = 1e-3,
+    max_steps: int = 20_000,
+    on_step: Callable[[float], None] | None = None,
+) -> Flow:
+    """Integrate the gradient flow from α θ0 to rescaled time t_end.
+
+    In the coordinate s the flow is ds/dt = g(q(s)). Near a point g is almost linear in q, and q(s) is known exactly, so
+    each step solves ds/dt = g_0 - H (q(s) - q_0) to full accuracy with a stiff method that costs no gradients, then
+    checks and bends that model with one gradient. Columns of H are needed for active coordinates only. The cost
+    therefore follows the number of stages, not log(1/α): α = 10^-1000000 costs no more than α = 1e-8.
+
+    Args:
+        net: The network.
+        u0: u before the factor α, (p,).
+        v0: v before the factor α, (p,), with |u0| ≠ |v0| in each coordinate.
+        log10_alpha: log10 α, negative.
+        t_end: Rescaled time at which to stop.
+        rtol: Tolerance of one step, of log w: absolute for active coordinates, relative to a fiftieth of the distance
+            to activity for the others. Activation times come out more accurate than this.
+        max_steps: Largest number of steps tried.
+        on_step: Called with the rescaled time after each step, for progress.
+
+    Returns:
+        The flow; `status` says whether it reached t_end.
+
+    Raises:
+        ValueError: If an argument breaks its rule, or h is not finite on the way.
+
+    >>> from rankrise import theory
+    >>> net = theory.linear(torch.eye(2), torch.tensor([2.0, 4.0]))
+    >>> flow = solve_flow(net, torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.0]), log10_alpha=-1000000, t_end=1.5)
+    >>> flow.status.value, [round(q, 6) for q in flow.products[-1].tolist()]
+    ('finished', [2.0, 4.0])
+    """
+    if not (math.isfinite(t_end) and t_end > 0):
+        raise ValueError(f"`t_end` must be positive and finite; got {t_end}: pass a rescaled time such as 2.5.")
+    if not 1e-10 <= rtol < 1:
+        raise ValueError(f"`rtol` must lie in [1e-10, 1); got {rtol}: 1e-3 gives activation times to about 1e-4.")
+    inverse = log_inverse_alpha(log10_alpha)
+    start = orient(net, u0, v0)
+    wall = 0.5 * math.log(4 * _FELT * rtol)
+    integrator = Integrator(net, start.log_w - inverse, start.log_w_hat - inverse, wall=wall, rtol=rtol)
+    rows, pieces = [_row(integrator)], []
+    status = Status.FINISHED
+    while integrator.t < t_end * inverse:
+        piece = integrator.step(t_end * inverse, max_steps)
+        if piece is None:
+            status = Status.MAX_STEPS if integrator.num_steps >= max_steps else Status.STALLED
+            break
+        pieces.append(piece)
+        rows.append(_row(integrator))
+        if on_step is not None:
+            on_step(integrator.t / inverse)
+    times, log_w, log_w_hat, losses, gradients = (np.array(column) for column in zip(*rows, strict=True))
+    return Flow(
+        times=to_tensor(times / inverse),
+        products=to_tensor(log_products(log_w, log_w_hat)),
+        losses=to_tensor(losses),
+        gradients=to_tensor(gradients),
+        log_w=to_tensor(log_w),
+        log_w_hat=to_tensor(log_w_hat),
+        log10_alpha=float(log10_alpha),
+        num_gradients=integrator.num_gradients,
+        num_jacobian_columns=integrator.num_columns,
+        num_steps=integrator.num_steps,
+        num_rejected=integrator.num_rejected,
+        status=status,
+        _start=start,
+        _pieces=tuple(pieces),
+    )
+
+
+def _row(integrator: Integrator) -> tuple[float, Array, Array, float, Array]:
+    return integrator.t, integrator.log_w, integrator.log_w_hat, integrator.loss, integrator.gradient
+
+
+def activation_times(flow: Flow, threshold: float = 1e-3) -> Tensor:
+    """Return the rescaled time at which each |u_i v_i| first passes the threshold.
+
+    The crossing is found on the path inside a step, not between its ends: log w is a cubic in time there.
+
+    Args:
+        flow: A solution.
+        threshold: Of |q_i|.
+
+    Returns:
+        (p,); 0 for a coordinate above the threshold from the start, inf for one that never passes it.
+
+    >>> from rankrise import theory
+    >>> net = theory.linear(torch.eye(2), torch.tensor([2.0, 4.0]))
+    >>> flow = solve_flow(net, torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.0]), log10_alpha=-1000000, t_end=1.5)
+    >>> [round(t, 5) for t in activation_times(flow).tolist()]
+    [1.0, 0.5]
+    """
+    if not threshold > 0:
+        raise ValueError(f"`threshold` must be positive; got {threshold}: the paper's plots suggest 1e-3.")
+    times = np.where(flow.products[0].abs().numpy() > threshold, 0.0, np.inf)
+    for piece in flow._pieces:
+        s = piece.path.growths
+        above = np.abs(log_products(piece.log_w + s, piece.log_w_hat - s)) > threshold
+        for i in np.flatnonzero(above.any(axis=0) & np.isinf(times)):
+            times[i] = _crossing(piece, int(i), int(np.argmax(above[:, i])), threshold)
+    return to_tensor(times / log_inverse_alpha(flow.log10_alpha))
+
+
+def _crossing(piece: Piece, i: int, node: int, threshold: float) -> float:
+    """Time at which |q_i| passes the threshold between two nodes of a path, by bisection."""
+    if node == 0:
+        return piece.time
+    low, high = float(piece.path.times[node - 1]), float(piece.path.times[node])
+    while True:
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            return piece.time + high
+        s = piece.path.at(middle)[i]
+        if abs(float(log_products(piece.log_w[i] + s, piece.log_w_hat[i] - s))) > threshold:
+            high = middle
+        else:
+            low = middle

@@ -1,0 +1,355 @@
+"""Networks with diagonal weights: f(x; u, v) = h(x; q), q = u ⊙ v.
+
+Symbols:
+    q       products u ⊙ v, p numbers; all a network depends on
+    h       the network as a function of q, twice continuously differentiable
+    L(q)    loss, the mean over samples of ℓ(y, h(x; q)), plus ½ λ ‖q‖² where an ℓ2 penalty is asked for
+    g(q)    -∂L/∂q, the sign of the paper: du/dt = v ⊙ g, dv/dt = u ⊙ g
+    H(q)    ∂²L/∂q²
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+# Data is streamed in chunks whose x takes this many bytes, so that the temporaries of a chunk stay in cache.
+_CHUNK_BYTES = 1 << 19
+
+
+def mse(prediction: Tensor, y: Tensor) -> Tensor:
+    """Mean squared error ½‖y − h‖², summed over outputs and averaged over samples.
+
+    >>> mse(torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)).item()
+    2.5
+    """
+    return 0.5 * (prediction - y).square().sum() / len(y)
+
+
+def cross_entropy(prediction: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of logits `prediction` (N, ..., classes) and labels `y` (N, ...), averaged over samples.
+
+    >>> round(cross_entropy(torch.zeros(1, 2), torch.tensor([0])).item(), 4)
+    0.6931
+    """
+    log_p = torch.log_softmax(prediction, dim=-1)
+    return -log_p.gather(-1, y.unsqueeze(-1)).sum() / len(y)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": mse, "cross_entropy": cross_entropy}
+
+
+class DiagonalNetwork:
+    """Loss, gradient and Hessian columns of any network h(x; u ⊙ v) as functions of the products q.
+
+    L(q) = E ℓ(y, h(x; q)) + ½ l2 ‖q‖². Everything is float64. Data is streamed in chunks, so memory stays small.
+
+    Args:
+        h: `h(x, q)` → predictions, one per sample along the first axis; built from differentiable torch functions.
+        x: Inputs, samples along the first axis.
+        y: Targets, samples along the first axis; labels (integers) for cross-entropy.
+        num_weights: The number p of products.
+        loss: "mse", "cross_entropy", or a callable `loss(prediction, y)` that returns the mean over samples.
+        l2: Strength of an optional penalty ½ l2 ‖q‖² on the products.
+
+    Attributes:
+        h: The network function.
+        num_weights: p.
+        device: The device of the data, on which q is expected.
+        loss_name: The name of the loss, "custom" for a callable.
+
+    Raises:
+        ValueError: If an argument breaks its rule.
+
+    >>> net = DiagonalNetwork(lambda x, q: torch.tanh(x @ q), torch.eye(2), torch.tensor([0.5, 1.0]), num_weights=2)
+    >>> net.gradient(torch.zeros(2)).tolist()
+    [0.25, 0.5]
+    """
+
+    def __init__(
+        self,
+        h: Callable[[Tensor, Tensor], Tensor],
+        x: Tensor,
+        y: Tensor,
+        *,
+        num_weights: int,
+        loss: str | Callable[[Tensor, Tensor], Tensor] = "mse",
+        l2: float = 0.0,
+    ) -> None:
+        if num_weights < 1:
+            raise ValueError(f"`num_weights` must be at least 1; got {num_weights}: pass the length of q.")
+        if len(x) != len(y) or len(x) == 0:
+            raise ValueError(
+                f"`x` and `y` must hold the same, positive number of samples; got {len(x)} and {len(y)}: "
+                "put samples along the first axis of both."
+            )
+        if not l2 >= 0:
+            raise ValueError(f"`l2` must be zero or positive; got {l2}: it is the strength of the penalty ½ l2 ‖q‖².")
+        for name, data in (("x", x), ("y", y)):
+            if data.is_floating_point() and not bool(data.isfinite().all()):
+                bad = int((~data.isfinite()).sum())
+                raise ValueError(
+                    f"`{name}` must be finite; got {bad} entries that are not: drop or repair those samples."
+                )
+        self.h = h
+        self.num_weights = int(num_weights)
+        self.l2 = float(l2)
+        self.device = x.device
+        self.loss_name, self._loss = _resolve_loss(loss)
+        self._x = x.double() if x.is_floating_point() else x
+        self._y = (y.double() if self.loss_name == "mse" or y.is_floating_point() else y).to(x.device)
+        self._chunk = max(1, _CHUNK_BYTES // max(1, self._x[0].numel() * self._x.element_size()))
+
+    @property
+    def num_samples(self) -> int:
+        """The number N of samples."""
+        return len(self._x)
+
+    def loss(self, q: Tensor) -> float:
+        """Return L(q)."""
+        q = self._checked(q)
+        with torch.no_grad():
+            total = sum(float(self._loss(self.h(x, q), y)) * len(x) for x, y in self._chunks())
+        return self._finite_loss(total / self.num_samples, q) + 0.5 * self.l2 * float(q @ q)
+
+    def gradient(self, q: Tensor) -> Tensor:
+        """Return g(q) = -∂L/∂q, p numbers."""
+        return self.loss_and_gradient(q)[1]
+
+    def loss_and_gradient(self, q: Tensor) -> tuple[float, Tensor]:
+        """Return L(q) and g(q) = -∂L/∂q from one pass over the data.
+
+        Raises:
+            ValueError: If h or its derivative is not finite at q.
+        """
+        q = self._checked(q)
+        loss, slope = 0.0, torch.zeros_like(q)
+        for x, y in self._chunks():
+            weight = len(x) / self.num_samples
+            part, part_slope = self._chunk_gradient(x, y, q)
+            loss += weight * part
+            slope += weight * part_slope
+        loss = self._finite_loss(loss, q)
+        if not bool(slope.isfinite().all()):
+            bad = (~slope.isfinite()).nonzero().flatten().tolist()
+            raise ValueError(
+                f"The derivative of `h(x, q)` must be finite; got NaN or infinity for coordinates {bad[0]} to "
+                f"{bad[-1]} at {_describe(q)}: check h for divisions, logarithms and roots at zero."
+            )
+        return loss + 0.5 * self.l2 * float(q @ q), -(slope + self.l2 * q)
+
+    def hessian_columns(self, q: Tensor, index: Sequence[int] | Tensor) -> Tensor:
+        """Return the columns `index` of H(q) = ∂²L/∂q².
+
+        Args:
+            q: Products, p numbers.
+            index: The coordinates whose columns are wanted.
+
+        Returns:
+            A (p, len(index)) tensor.
+        """
+        q = self._checked(q)
+        index = torch.as_tensor(index, dtype=torch.long, device=self.device)
+        columns = torch.zeros(self.num_weights, len(index), dtype=torch.float64, device=self.device)
+        if len(index) == 0:
+            return columns
+        for x, y in self._chunks():
+            columns += self._chunk_hessian(x, y, q, index) * (len(x) / self.num_samples)
+        if not bool(columns.isfinite().all()):
+            raise ValueError(
+                f"The second derivative of `h(x, q)` must be finite; got NaN or infinity at {_describe(q)}: "
+                "h must be twice continuously differentiable."
+            )
+        columns[index, torch.arange(len(index), device=self.device)] += self.l2
+        return columns
+
+    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
+        """Loss and ∂L/∂q of one chunk, by reverse mode."""
+        with torch.enable_grad():
+            q = q.detach().requires_grad_()
+            loss = self._loss(self.h(x, q), y)
+            (slope,) = torch.autograd.grad(loss, q, materialize_grads=True)
+        return float(loss.detach()), slope
+
+    def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
+        """Columns of ∂²L/∂q² of one chunk, by reverse mode twice; the first pass is shared by all columns."""
+        with torch.enable_grad():
+            q = q.detach().requires_grad_()
+            loss = self._loss(self.h(x, q), y)
+            (slope,) = torch.autograd.grad(loss, q, create_graph=True, materialize_grads=True)
+            if not slope.requires_grad:  # ℓ(h) is linear in q
+                return torch.zeros(len(q), len(index), dtype=q.dtype, device=q.device)
+            columns = [
+                torch.autograd.grad(slope[i], q, retain_graph=True, materialize_grads=True)[0] for i in index.tolist()
+            ]
+        return torch.stack(columns, dim=1)
+
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, self.num_samples, self._chunk):
+            yield self._x[start : start + self._chunk], self._y[start : start + self._chunk]
+
+    def _checked(self, q: Tensor) -> Tensor:
+        if q.shape != (self.num_weights,):
+            raise ValueError(
+                f"`q` must have shape ({self.num_weights},), one product per weight; got {tuple(q.shape)}: "
+                "pass u * v of this network."
+            )
+        return q.detach().to(device=self.device, dtype=torch.float64)
+
+    def _finite_loss(self, loss: float, q: Tensor) -> float:
+        if loss - loss != 0:  # NaN or infinite
+            raise ValueError(
+                f"`h(x, q)` and its loss must be finite; got a loss of {loss} at {_describe(q)}: "
+                "check h for divisions, logarithms and overflow in that range."
+            )
+        return loss
+
+
+def _resolve_loss(loss: str | Callable[[Tensor, Tensor], Tensor]) -> tuple[str, Callable[[Tensor, Tensor], Tensor]]:
+    if callable(loss):
+        return "custom", loss
+    if loss not in LOSSES:
+        close = difflib.get_close_matches(loss, LOSSES, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "or pass a callable loss(prediction, y)."
+        raise ValueError(f"`loss` must be one of {', '.join(map(repr, LOSSES))}; got {loss!r}: {hint}")
+    return loss, LOSSES[loss]
+
+
+def _describe(q: Tensor) -> str:
+    """Say which coordinates of q are not zero, and how large they are."""
+    moved = q.nonzero().flatten().tolist()
+    if not moved:
+        return "q = 0"
+    return f"q with coordinates {moved[0]} to {moved[-1]} in [{float(q.min()):.3g}, {float(q.max()):.3g}]"
+
+
+class _Linear(DiagonalNetwork):
+    """h(x; q) = Σ q_i x_i under mean squared error, with H = XᵀX / N formed once."""
+
+    def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
+        super().__init__(_linear_h, x, y, num_weights=x.shape[1], l2=l2)
+        self._gram = self._x.T @ self._x / len(x)
+
+    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
+        residual = x @ q - y
+        return 0.5 * float(residual @ residual) / len(x), x.T @ residual / len(x)
+
+    def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
+        return self._gram[:, index]  # the same for each chunk: their weighted mean is the Gram matrix
+
+
+class _AttentionHead(DiagonalNetwork):
+    """One attention head under mean squared error, with gradient and Hessian columns in closed form.
+
+    Per sample, with S = softmax(X diag(a) Xᵀ), M = S X, R = M diag(b) - Y, G = R diag(b) Xᵀ and
+    P = S ⊙ (G - rowsum(S ⊙ G)):  ∂L/∂b = colsum(M ⊙ R),  ∂L/∂a = colsum(X ⊙ P X).
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
+        super().__init__(_attention_h, x, y, num_weights=2 * x.shape[2], l2=l2)
+
+    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
+        a, b = q.chunk(2)
+        s, m, r, g = _attention_parts(x, y, a, b)
+        p = s * (g - (s * g).sum(-1, keepdim=True))
+        slope = torch.cat([_column_sum(x, p @ x), _column_sum(m, r)])
+        return 0.5 * float(r.flatten() @ r.flatten()) / len(x), slope / len(x)
+
+    def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
+        d = len(q) // 2
+        a, b = q.chunk(2)
+        s, m, r, g = _attention_parts(x, y, a, b)
+        columns = torch.zeros(2 * d, len(index), dtype=q.dtype, device=q.device)
+        for column, j in enumerate(index.tolist()):
+            k = j % d
+            centred = x[:, None, :, k] - m[:, :, None, k]  # x_jk - m_ik, which is ∂ log S_ij / ∂a_k over x_ik
+            if j >= d:
+                # Direction b_k: only output k moves, by m_k, so dG_ij = ρ_i x_jk with ρ = r_k + b_k m_k.
+                rho = r[:, :, k] + b[k] * m[:, :, k]
+                dp = s * centred * rho[:, :, None]
+                columns[j, column] = m[:, :, k].square().sum()
+            else:
+                # Direction a_k: dS = S ⊙ x_ik (x_jk - m_ik), and from there on the product rule.
+                ds = s * centred * x[:, :, k, None]
+                dm = ds @ x
+                dr = dm * b
+                dg = (dr * b) @ x.mT
+                dp = ds * (g - (s * g).sum(-1, keepdim=True))
+                dp += s * (dg - (ds * g + s * dg).sum(-1, keepdim=True))
+                columns[d:, column] = _column_sum(dm, r) + _column_sum(m, dr)
+            columns[:d, column] = _column_sum(x, dp @ x)
+        return columns / len(x)
+
+
+def _attention_parts(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """S, M, R and G of `_AttentionHead`, all batched over samples."""
+    s = torch.softmax((x * a) @ x.mT, dim=-1)  # (N, n, n)
+    m = s @ x  # (N, n, d)
+    r = m * b - y  # (N, n, d)
+    return s, m, r, (r * b) @ x.mT  # G is (N, n, n)
+
+
+def _column_sum(left: Tensor, right: Tensor) -> Tensor:
+    """colsum(left ⊙ right), over samples too."""
+    return (left * right).sum(dim=(0, 1))
+
+
+def _linear_h(x: Tensor, q: Tensor) -> Tensor:
+    return x @ q
+
+
+def _attention_h(x: Tensor, q: Tensor) -> Tensor:
+    a, b = q.chunk(2)
+    return torch.softmax((x * a) @ x.mT, dim=-1) @ x * b
+
+
+def linear(
+    x: Tensor, y: Tensor, *, loss: str | Callable[[Tensor, Tensor], Tensor] = "mse", l2: float = 0.0
+) -> DiagonalNetwork:
+    """Build the linear diagonal network h(x; q) = Σ q_i x_i (Berthier 2022).
+
+    Args:
+        x: Features, (N, p).
+        y: Targets, (N,).
+        loss: As for `DiagonalNetwork`; mean squared error is in closed form.
+        l2: As for `DiagonalNetwork`.
+
+    >>> linear(torch.eye(2), torch.tensor([2.0, 4.0])).gradient(torch.zeros(2)).tolist()
+    [1.0, 2.0]
+    """
+    if x.dim() != 2 or y.dim() != 1:
+        raise ValueError(
+            f"`x` must have shape (N, p) and `y` (N,); got {tuple(x.shape)} and {tuple(y.shape)}: "
+            "flatten features into the second axis of x."
+        )
+    if loss == "mse":
+        return _Linear(x, y, l2=l2)
+    return DiagonalNetwork(_linear_h, x, y, num_weights=x.shape[1], loss=loss, l2=l2)
+
+
+def attention_head(
+    x: Tensor, y: Tensor, *, loss: str | Callable[[Tensor, Tensor], Tensor] = "mse", l2: float = 0.0
+) -> DiagonalNetwork:
+    """Build the attention head h(X; q) = softmax(X diag(a) Xᵀ) X diag(b) with q = [a, b], p = 2d.
+
+    a = w_K ⊙ w_Q and b = w_V ⊙ w_O. A gradient costs four batched products of N n² d multiplications each.
+
+    Args:
+        x: Tokens, (N, n, d).
+        y: Targets, (N, n, d); labels (N, n) for cross-entropy.
+        loss: As for `DiagonalNetwork`; mean squared error is in closed form.
+        l2: As for `DiagonalNetwork`.
+
+    >>> x = torch.ones(5, 3, 4)
+    >>> attention_head(x, x).num_weights
+    8
+    """
+    if x.dim() != 3 or (loss == "mse" and y.shape != x.shape):
+        raise ValueError(
+            f"`x` must have shape (N, n, d) and `y` the same; got {tuple(x.shape)} and {tuple(y.shape)}: "
+            "stack samples along the first axis, tokens along the second."
+        )
+    if loss == "mse":
+        return _AttentionHead(x, y, l2=l2)
+    return DiagonalNetwork(_attention_h, x, y, num_weights=2 * x.shape[2], loss=loss, l2=l2)

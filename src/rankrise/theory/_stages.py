@@ -1,0 +1,312 @@
+"""Algorithm 1: the stages of incremental learning, in the limit α → 0 or for the very run of a given θ0 and α.
+
+Symbols:
+    θ^k, q^k    stationary point of stage k and its products
+    b           log-scale weights, the limit of log_α w; starts at 1
+    T_k         rescaled time of the k-th activation
+    Δ_k(i)      time until coordinate i becomes active at gradient g(θ^k)   (8)
+    A           log(1/α); the limit is the case A = 1 of the same code, with log w = -b and the wall at 0
+    wall        log w (then v = +u) or log ŵ (then v = -u) at which a coordinate activates
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankrise.theory._certificates import Certificate, minimum_constant, winner_gap
+from rankrise.theory._networks import DiagonalNetwork
+from rankrise.theory._rosenbrock import Array, Index
+from rankrise.theory._start import log_inverse_alpha, orient, to_tensor
+from rankrise.theory._status import Status
+from rankrise.theory._transition import Transition, first_passage, products_at, settle
+
+_EPSILON = 1e-6  # |q| at which the winner starts phase B in the limit
+_FLOOR = 1e-9  # a gradient below this part of the largest at θ = 0 is rounding, and reads as zero
+_TIE = 1e-8  # times until active that agree to this relative accuracy tie
+_SETTLED = 1e-3  # of the largest product: as close to its limit, a phase B that was cut short counts as settled
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The result of Algorithm 1: K stages between K + 1 stationary points.
+
+    Attributes:
+        coordinates: The winner i_k of each stage, K integers; the first of the group where several tie.
+        groups: All coordinates that activate in each stage, K tuples; longer than one only in a tie.
+        signs: Sign of each winner's product, K times +1 or -1.
+        times: T_1 ... T_K, rescaled, (K,).
+        certificates: Assumptions 4.2 and 4.3, one record per stage.
+        products: q^0 ... q^K, (K + 1, p).
+        losses: L(θ^0) ... L(θ^K), (K + 1,).
+        supports: Support of each θ^k, K + 1 tuples.
+        log_weights: b^0 ... b^K, (K + 1, p).
+        log10_alpha: Of the run predicted, None for the limit.
+        threshold: |q| at which a coordinate counts as active; 0 in the limit.
+        status: How it ended, with its remedy.
+        num_gradients: Gradients computed.
+        num_jacobian_columns: Hessian columns computed.
+    """
+
+    coordinates: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    signs: tuple[int, ...]
+    times: Tensor
+    certificates: tuple[Certificate, ...]
+    products: Tensor
+    losses: Tensor
+    supports: tuple[tuple[int, ...], ...]
+    log_weights: Tensor
+    log10_alpha: float | None
+    threshold: float
+    status: Status
+    num_gradients: int
+    num_jacobian_columns: int
+
+    def activation_times(self) -> Tensor:
+        """Return the first time each coordinate activates, (p,); inf for those that never do.
+
+        A product that settles below the threshold counts from the first stage that lifts it above.
+        """
+        times = torch.full((self.products.shape[1],), math.inf, dtype=torch.float64)
+        for q, time in reversed(list(zip(self.products[1:], self.times.tolist(), strict=True))):
+            times[q.abs() > self.threshold] = time
+        return times
+
+
+def time_until_active(log_w: Array, log_w_hat: Array, gradient: Array, wall: float) -> Array:
+    """Return Δ(i): how long until log w (g > 0) or log ŵ (g < 0) reaches the wall; inf where g = 0. Equation (8).
+
+    With log w = -b, log ŵ = b - 2 and the wall at 0 this is (b_i - 1 + sgn g_i) / g_i.
+
+    >>> time_until_active(-np.ones(3), -np.ones(3), np.array([2.0, -4.0, 0.0]), 0.0).tolist()
+    [0.5, 0.25, inf]
+    """
+    height = np.where(gradient > 0, log_w, log_w_hat)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        delta = np.maximum(wall - height, 0.0) / np.abs(gradient)
+    return np.where(gradient == 0, np.inf, delta)
+
+
+def incremental_stages(
+    net: DiagonalNetwork,
+    u0: Tensor | None = None,
+    v0: Tensor | None = None,
+    *,
+    log10_alpha: float | None = None,
+    threshold: float = 1e-3,
+    max_stages: int | None = None,
+    on_stage: Callable[[float], None] | None = None,
+) -> Stages:
+    """Run Algorithm 1 to its end.
+
+    Without θ0 this is the limit α → 0: from θ^0 = 0, b^0 = 1, T_0 = 0, each stage (A) finds the winner
+    i_k = argmin Δ_k and the time T_{k+1} = T_k + Δ_k(i_k) (8, 9), moves b^{k+1} = b^k - g(θ^k) Δ_k(i_k) (10), and (B)
+    follows the flow from θ^k + ε (e_i, sgn(g_i) e_i) on the support and the winner to its limit θ^{k+1} (11).
+    With θ0 and α it predicts the activation times of that very run: log w starts at its own value, the walls stand at
+    the threshold, and the growth ∫ g dt during phase B counts for the coordinates that wait.
+
+    Coordinates whose times agree to 1e-8 tie and activate as a group, from equal starts in the limit; the certificate
+    then says that the limit is not unique. A gradient below 1e-9 of the largest at θ = 0 reads as zero.
+
+    Args:
+        net: The network.
+        u0: u before the factor α; with v0 and log10_alpha, for the finite-α form.
+        v0: v before the factor α.
+        log10_alpha: log10 α, negative.
+        threshold: |q| at which a coordinate counts as active; finite-α form only.
+        max_stages: Stop after so many stages; 4p if None.
+        on_stage: Called with the rescaled time after each stage, for progress.
+
+    Returns:
+        The stages; `status` says whether the end was reached.
+
+    Raises:
+        ValueError: If an argument breaks its rule, or h is not finite on the way.
+
+    >>> from rankrise import theory
+    >>> net = theory.linear(torch.eye(2), torch.tensor([2.0, -4.0]))
+    >>> stages = incremental_stages(net)
+    >>> stages.coordinates, stages.signs, stages.times.tolist()
+    ((1, 0), (-1, 1), [0.5, 1.0])
+
+    Reference: Boix-Adsera et al., "Transformers learn through gradual rank increase", NeurIPS 2023, Algorithm 1.
+    """
+    p = net.num_weights
+    given = [name for name, value in (("u0", u0), ("v0", v0), ("log10_alpha", log10_alpha)) if value is not None]
+    if max_stages is not None and max_stages < 0:
+        raise ValueError(f"`max_stages` must be zero or positive; got {max_stages}: pass None to run to the end.")
+    if not 0 < threshold < 1:
+        raise ValueError(f"`threshold` must lie in (0, 1); got {threshold}: 1e-3 is usual.")
+    if u0 is None and v0 is None and log10_alpha is None:
+        clock = _Clock(1.0, 0.0, -np.ones(p), -np.ones(p), epsilon=_EPSILON, threshold=0.0)
+    elif u0 is not None and v0 is not None and log10_alpha is not None:
+        inverse, start = log_inverse_alpha(log10_alpha), orient(net, u0, v0)
+        wall = 0.5 * math.log(4 * threshold)
+        log_w, log_w_hat = start.log_w - inverse, start.log_w_hat - inverse
+        clock = _Clock(inverse, wall, log_w, log_w_hat, epsilon=threshold, threshold=threshold)
+    else:
+        raise ValueError(
+            f"`u0`, `v0` and `log10_alpha` must be given together; got only {', '.join(given)}: "
+            "pass all three for the finite-α form, none for the limit."
+        )
+    return _Run(net, clock, log10_alpha, 4 * p if max_stages is None else max_stages, on_stage).stages()
+
+
+@dataclass
+class _Clock:
+    """The slow variables: time and the logarithmic weights of the coordinates that wait."""
+
+    A: float
+    wall: float
+    log_w: Array
+    log_w_hat: Array
+    epsilon: float
+    threshold: float
+    t: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.log_c = self.log_w + self.log_w_hat
+
+    @property
+    def limit(self) -> bool:
+        """Whether α → 0."""
+        return self.threshold == 0.0
+
+    def advance(self, growth: Array, duration: float) -> None:
+        self.log_w, self.log_w_hat = self.log_w + growth, self.log_w_hat - growth
+        self.t += duration
+
+    def place(self, index: Index, products: Array) -> None:
+        """Put coordinates where their products are; in the limit, on the wall."""
+        height = np.full(len(index), self.wall) if self.limit else 0.5 * np.log(4 * np.abs(products))
+        up = products > 0
+        self.log_w[index] = np.where(up, height, self.log_c[index] - height)
+        self.log_w_hat[index] = self.log_c[index] - self.log_w[index]
+
+
+class _Run:
+    """One run of Algorithm 1, with its records so far."""
+
+    def __init__(
+        self,
+        net: DiagonalNetwork,
+        clock: _Clock,
+        log10_alpha: float | None,
+        max_stages: int,
+        on_stage: Callable[[float], None] | None,
+    ) -> None:
+        self.net, self.clock, self.log10_alpha = net, clock, log10_alpha
+        self.max_stages, self.on_stage = max_stages, on_stage
+        self.q = np.zeros(net.num_weights)
+        self.loss, gradient = net.loss_and_gradient(torch.from_numpy(self.q))
+        self.gradient: Array = gradient.cpu().numpy()
+        self.scale = float(np.abs(self.gradient).max())
+        self.num_gradients, self.num_columns, self.tied = 1, 0, False
+        self.winners: list[tuple[tuple[int, ...], int, float, Certificate]] = []
+        self.points: list[tuple[Array, float, Array]] = []
+        self._record()
+
+    def stages(self) -> Stages:
+        status = Status.MAX_STAGES
+        while len(self.winners) < self.max_stages:
+            delta = self._delta()
+            if not np.isfinite(delta.min()):
+                status = Status.FINISHED
+                break
+            status = self._stage(delta)
+            if status is not Status.FINISHED:
+                break
+            status = Status.MAX_STAGES
+        else:
+            if not np.isfinite(self._delta().min()):
+                status = Status.FINISHED
+        groups, signs, times, certificates = zip(*self.winners, strict=True) if self.winners else ((), (), (), ())
+        products, losses, log_weights = zip(*self.points, strict=True)
+        return Stages(
+            coordinates=tuple(group[0] for group in groups),
+            groups=groups,
+            signs=signs,
+            times=to_tensor(np.array(times)),
+            certificates=certificates,
+            products=to_tensor(np.array(products)),
+            losses=to_tensor(np.array(losses)),
+            supports=tuple(tuple(np.flatnonzero(q).tolist()) for q in products),
+            log_weights=to_tensor(np.array(log_weights)),
+            log10_alpha=self.log10_alpha,
+            threshold=self.clock.threshold,
+            status=status,
+            num_gradients=self.num_gradients,
+            num_jacobian_columns=self.num_columns,
+        )
+
+    def _delta(self) -> Array:
+        """Δ_k, infinite on the support, where rounding noise would read as zero."""
+        gradient = np.where(np.abs(self.gradient) > _FLOOR * self.scale, self.gradient, 0.0)
+        delta = time_until_active(self.clock.log_w, self.clock.log_w_hat, gradient, self.clock.wall)
+        return np.where(self.q != 0, np.inf, delta)
+
+    def _stage(self, delta: Array) -> Status:
+        """Phases A and B of one stage."""
+        first = float(delta.min())
+        group = np.flatnonzero(delta <= first * (1 + _TIE))
+        self.clock.advance(self.gradient * first, first)  # (9), (10)
+        time = self.clock.t / self.clock.A
+        sign = np.sign(self.gradient[group])
+        self.tied = self.tied or len(group) > 1
+        start = self.q.copy()
+        start[group] = self.clock.epsilon * sign
+        self.clock.place(group, start[group])
+        end = settle(self.net, start, scale=self.scale, saddles=self.tied)  # (11)
+        self.num_gradients += end.num_gradients
+        self.num_columns += end.num_columns
+        if end.status is not Status.FINISHED:
+            return end.status
+        settled = self._adopt(start, end)
+        gap, runner_up = winner_gap(delta, group)
+        left = np.flatnonzero((start != 0) & (self.q == 0))
+        certificate = Certificate(
+            winner_gap=gap,
+            runner_up=runner_up,
+            tied=tuple(group.tolist()),
+            minimum_constant=minimum_constant(end.products[end.support], end.hessian) if settled else math.nan,
+            left=tuple(left.tolist()),
+            left_gradient=float(np.abs(self.gradient[left]).min(initial=np.inf)),
+            settled=settled,
+        )
+        self.winners.append((tuple(group.tolist()), int(sign[0]), time, certificate))
+        self._record()
+        if self.on_stage is not None:
+            self.on_stage(time)
+        return Status.FINISHED
+
+    def _adopt(self, start: Array, end: Transition) -> bool:
+        """Take over the end of phase B; at finite α, only as far as the next activation."""
+        clock = self.clock
+        self.q, self.loss, self.gradient = end.products, end.loss, end.gradient
+        if clock.limit:
+            return True
+        moving = start != 0
+        idle = np.where(moving, -np.inf, clock.log_w), np.where(moving, -np.inf, clock.log_w_hat)
+        passage = first_passage(end.pieces, *idle, clock.wall)
+        growth = sum((piece.path.growths[-1] for piece in end.pieces), np.zeros_like(start))
+        duration, growth = passage if passage is not None else (end.pieces[-1].end, growth)
+        clock.advance(growth, duration)
+        settled = True
+        if passage is not None:
+            q = np.where(moving, products_at(end.pieces, duration), 0.0)
+            settled = bool(np.abs(q - end.products).max() <= _SETTLED * np.abs(end.products).max())
+            if not settled:
+                self.q = np.where(np.abs(q) > _EPSILON, q, 0.0)
+                self.loss, gradient = self.net.loss_and_gradient(torch.from_numpy(self.q))
+                self.gradient = gradient.cpu().numpy()
+                self.num_gradients += 1
+        support = np.flatnonzero(self.q)
+        clock.place(support, self.q[support])
+        return settled
+
+    def _record(self) -> None:
+        self.points.append((self.q, self.loss, -self.clock.log_w / self.clock.A))

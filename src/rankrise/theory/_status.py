@@ -1,0 +1,33 @@
+"""How a computation ended: a value, with what to do about it."""
+
+import enum
+
+
+class Status(enum.Enum):
+    """How a flow or a run of Algorithm 1 ended; `remedy` says what to do when it is not what was wanted.
+
+    >>> Status.FINISHED.value, Status.UNBOUNDED.remedy[:8]
+    ('finished', 'Products')
+    """
+
+    FINISHED = "finished"
+    MAX_STEPS = "max_steps"
+    MAX_STAGES = "max_stages"
+    STALLED = "stalled"
+    UNBOUNDED = "unbounded"
+
+    @property
+    def remedy(self) -> str:
+        """Return what happened and what to do, in a sentence or two."""
+        return _REMEDIES[self]
+
+
+_REMEDIES = {
+    Status.FINISHED: "Nothing to do: the computation reached its end.",
+    Status.MAX_STEPS: "The largest number of steps was reached. Increase `max_steps`, or loosen `rtol`.",
+    Status.MAX_STAGES: "The largest number of stages was reached. Increase `max_stages` to see more.",
+    Status.STALLED: "No step was short enough for the tolerance. Check that h is twice continuously differentiable, "
+    "or loosen `rtol`.",
+    Status.UNBOUNDED: "Products grow without bound and phase B has no limit, as with cross-entropy on separable data. "
+    "Pass `l2` to the network: a penalty on q makes the minimum finite.",
+}

@@ -1,0 +1,194 @@
+"""Phase B of Algorithm 1: the balanced flow on a few coordinates, run to its limit and polished to stationarity.
+
+Symbols:
+    balanced        u = ±v, so ŵ = 0 or w = 0 and |q| = ¼ w² or ¼ ŵ²; a zero coordinate stays zero
+    s_i = ∫ g_i dt  growth over the phase, also of the coordinates that stay at zero
+    J               the support at the end
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rankrise.theory._integrator import Integrator, Piece, log_products
+from rankrise.theory._networks import DiagonalNetwork
+from rankrise.theory._rosenbrock import Array, Index
+from rankrise.theory._status import Status
+
+_HORIZON = 1e9  # longest phase B, in units of 1/scale
+_SLOW = 1e-3  # Newton's method is tried once |g| on the support is below this part of the scale
+_LEFT = 1e-6  # a product that shrinks and is below this part of the largest one has left the support
+_STATIONARY = 1e-10  # of the scale: |g| on the support after Newton's method
+_NEWTON_STEPS = 20
+_NEWTON_REACH = 0.1  # of the largest product: Newton's method must end near where the flow was
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Where phase B went.
+
+    Attributes:
+        products: q at the end, exactly zero off the support.
+        loss: L there.
+        gradient: g there, (p,).
+        hessian: ∂²L/∂q² on the support.
+        pieces: The path, with growths of all coordinates.
+        status: FINISHED, or why there is no limit.
+        num_gradients: Gradients computed.
+        num_columns: Hessian columns computed.
+    """
+
+    products: Array
+    loss: float
+    gradient: Array
+    hessian: Array
+    pieces: tuple[Piece, ...]
+    status: Status
+    num_gradients: int
+    num_columns: int
+
+    @property
+    def support(self) -> Index:
+        """The coordinates that are not zero."""
+        return np.flatnonzero(self.products)
+
+
+def balanced_logs(q: Array) -> tuple[Array, Array]:
+    """Return log w and log ŵ of the balanced weights with products q: w² = 4 q⁺, ŵ² = 4 q⁻."""
+    with np.errstate(divide="ignore"):
+        return 0.5 * np.log(4 * np.maximum(q, 0.0)), 0.5 * np.log(4 * np.maximum(-q, 0.0))
+
+
+def settle(
+    net: DiagonalNetwork, q: Array, *, scale: float, saddles: bool = False, rtol: float = 1e-3, max_steps: int = 20_000
+) -> Transition:
+    """Follow the balanced flow from q on its support until it rests: equation (11).
+
+    Once the flow is slow, Newton's method on the support finishes; its answer is taken if it stays close, keeps all
+    signs, and is a minimum. Otherwise the flow goes on.
+
+    Args:
+        net: The network.
+        q: Start; zero where the weights are held at zero.
+        scale: Size of g by which slowness is judged.
+        saddles: Accept a stationary point that is no minimum (a tied group started on its symmetry axis).
+        rtol: As for `solve_flow`.
+        max_steps: As for `solve_flow`.
+    """
+    smallest = float(np.abs(q[q != 0]).min(initial=1.0))
+    integrator = Integrator(net, *balanced_logs(q), wall=0.5 * math.log(0.04 * smallest), rtol=rtol)
+    pieces: list[Piece] = []
+    polish_columns, bar, status = 0, _SLOW * scale, Status.UNBOUNDED
+    while integrator.t < _HORIZON / scale:
+        piece = integrator.step(3 * integrator.t + 10 / scale, max_steps)
+        if piece is None:
+            status = Status.MAX_STEPS if integrator.num_steps >= max_steps else Status.STALLED
+            break
+        pieces.append(piece)
+        support, speed = _slow_support(integrator)
+        if speed > bar:
+            continue
+        end = _polish(net, integrator.products, support, scale=scale, saddles=saddles)
+        polish_columns += end.num_columns
+        integrator.num_gradients += end.num_gradients
+        if end.found:
+            return Transition(
+                end.products,
+                end.loss,
+                end.gradient,
+                end.hessian,
+                tuple(pieces),
+                Status.FINISHED,
+                integrator.num_gradients,
+                integrator.num_columns + polish_columns,
+            )
+        bar = 0.1 * speed
+    products = np.where(np.isin(np.arange(len(q)), integrator.active), integrator.products, 0.0)
+    loss, gradient = integrator.loss, integrator.gradient
+    hessian = np.zeros((len(integrator.active),) * 2)
+    counts = integrator.num_gradients, integrator.num_columns + polish_columns
+    return Transition(products, loss, gradient, hessian, tuple(pieces), status, *counts)
+
+
+def _slow_support(integrator: Integrator) -> tuple[Index, float]:
+    """Return the coordinates that have not left, and the largest |g| among them."""
+    active = integrator.active
+    q, g = integrator.products[active], integrator.gradient[active]
+    left = (np.abs(q) < _LEFT * np.abs(q).max(initial=0.0)) & (q * g < 0)
+    return active[~left], float(np.abs(g[~left]).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class _Polished:
+    found: bool
+    products: Array
+    loss: float
+    gradient: Array
+    hessian: Array
+    num_gradients: int
+    num_columns: int
+
+
+def _polish(net: DiagonalNetwork, q: Array, support: Index, *, scale: float, saddles: bool) -> _Polished:
+    """Newton's method for g = 0 on the support: q_J ← q_J + H_JJ⁻¹ g_J, until |g_J| stops falling."""
+    start = np.zeros_like(q)
+    start[support] = q[support]
+    at, best, gradients, columns = start.copy(), math.inf, 0, 0
+    hessian = np.zeros((len(support), len(support)))
+    for _ in range(_NEWTON_STEPS):
+        gradients += 1
+        loss, g = net.loss_and_gradient(torch.from_numpy(at))
+        gradient: Array = g.cpu().numpy()
+        speed = float(np.abs(gradient[support]).max(initial=0.0))
+        if speed <= 1e-3 * _STATIONARY * scale or speed > 0.5 * best:
+            break
+        best = min(best, speed)
+        columns += len(support)
+        hessian = net.hessian_columns(torch.from_numpy(at), support.tolist()).cpu().numpy()[support]
+        at[support] += np.linalg.lstsq(hessian, gradient[support], rcond=None)[0]
+    reach = _NEWTON_REACH * float(np.abs(start).max(initial=0.0))
+    found = (
+        speed <= _STATIONARY * scale
+        and float(np.abs(at - start).max(initial=0.0)) <= reach
+        and bool((np.sign(at) == np.sign(start)).all())
+        and (saddles or len(support) == 0 or float(np.linalg.eigvalsh(hessian).min()) > -_STATIONARY * scale)
+    )
+    return _Polished(found, at, loss, gradient, hessian, gradients, columns)
+
+
+def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wall: float) -> tuple[float, Array] | None:
+    """Return when, on a path, the first of some idle coordinates reaches the wall, and all growths s then.
+
+    Args:
+        pieces: A path from time 0.
+        log_w: log w of the idle coordinates at time 0; -inf for the others.
+        log_w_hat: log ŵ likewise.
+        wall: Of both.
+    """
+    grown = np.zeros_like(log_w)
+    for piece in pieces:
+        path = piece.path
+
+        def height(s: Array, grown: Array = grown) -> Array:
+            top: Array = np.maximum(log_w + grown + s, log_w_hat - grown - s).max(axis=-1)
+            return top
+
+        above = np.flatnonzero(height(path.growths) > wall)
+        if len(above):
+            if above[0] == 0:
+                return piece.time, grown
+            low, high = float(path.times[above[0] - 1]), float(path.times[above[0]])
+            while low < (middle := 0.5 * (low + high)) < high:
+                low, high = (low, middle) if height(path.at(middle)) > wall else (middle, high)
+            return piece.time + high, grown + path.at(high)
+        grown = grown + path.growths[-1]
+    return None
+
+
+def products_at(pieces: tuple[Piece, ...], t: float) -> Array:
+    """Return q at a time on a path."""
+    piece = next((piece for piece in pieces if t <= piece.end), pieces[-1])
+    s = piece.path.at(t - piece.time)
+    return log_products(piece.log_w + s, piece.log_w_hat - s)

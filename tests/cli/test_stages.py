@@ -1,0 +1,107 @@
+"""`rankrise stages` as a user runs it: tables, JSON, own data, files written, mistakes."""
+
+import csv
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rankrise import theory
+from rankrise.cli import main
+
+
+@pytest.fixture
+def stages(monkeypatch, capsys):
+    """Run the command in this process, through the same entry point; returns exit code and streams."""
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["rankrise", "stages", *args])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=stopped.value.code or 0, stdout=out, stderr=err)
+
+    return run
+
+
+def test_table_and_json_say_what_the_library_says(stages):
+    task = theory.teacher_task(samples=50, tokens=4, dim=3, seed=1)
+    expected = theory.incremental_stages(theory.attention_head(task.x, task.y))
+    args = ["--dim", "3", "--samples", "50", "--tokens", "4", "--seed", "1"]
+    record = json.loads(stages(*args, "--json").stdout)
+    assert [row["time"] for row in record["stages"]] == expected.times.tolist()
+    assert [row["loss"] for row in record["stages"]] == expected.losses[1:].tolist()
+    assert record["stages"][-1]["lead"] is None  # infinite: no second candidate; strict JSON has no Infinity
+    text = stages(*args).stdout
+    assert text.count("\n") >= len(expected.times) + 3
+    assert f"{expected.times[0]:.6g}" in text
+
+
+def test_flows_beside_the_limit_and_files(stages, tmp_path):
+    alphas = ["--alpha", "1e-8", "--log10-alpha", "-100000"]
+    done = stages("--dim", "2", "--samples", "40", *alphas, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "1e-100000" in done.stdout
+    assert done.stderr.splitlines()[-1].startswith("wrote ")
+    record = json.loads((tmp_path / "stages.json").read_text())
+    flows = record["flows"]
+    assert flows[1]["distance from limit"] < 1e-3 < flows[0]["distance from limit"]
+    assert record["environment"]["packages"]["torch"]
+    with (tmp_path / "times.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["coordinate"] for row in rows] == [row["coordinate"] for row in record["times"]]
+
+
+def test_own_linear_data(stages, tmp_path):
+    """Orthogonal features: T_i = 1/|g_i(0)| exactly."""
+    x = np.sqrt(3) * np.eye(3)
+    np.savez(tmp_path / "data.npz", x=x, y=x @ np.array([1.0, -4.0, 2.0]))
+    record = json.loads(stages("--input", str(tmp_path / "data.npz"), "--json").stdout)
+    assert [row["joins"] for row in record["stages"]] == ["q[1]", "q[2]", "q[0]"]
+    assert [row["time"] for row in record["stages"]] == pytest.approx([0.25, 0.5, 1.0])
+
+
+def bad_files(tmp_path):
+    np.savez(tmp_path / "no_y.npz", x=np.ones((3, 2)))
+    np.savez(tmp_path / "shapes.npz", x=np.ones((3, 2, 2)), y=np.ones((3, 2)))
+    np.savez(tmp_path / "nan.npz", x=np.full((3, 2), np.nan), y=np.ones(3))
+    np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object), y=np.ones(1))
+    (tmp_path / "text.npz").write_text("not an archive")
+    whole = (tmp_path / "no_y.npz").read_bytes()
+    (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing.npz", "must name a file"),
+        ("no_y.npz", "must be an .npz with numeric arrays x and y"),
+        ("shapes.npz", "must have shape (N, n, d)"),
+        ("nan.npz", "`x` must be finite"),
+        ("objects.npz", "must be an .npz with numeric arrays"),
+        ("text.npz", "must be an .npz with numeric arrays"),
+        ("torn.npz", "must be an .npz with numeric arrays"),
+    ],
+)
+def test_bad_input_is_one_sentence(stages, tmp_path, name, message):
+    bad_files(tmp_path)
+    done = stages("--input", str(tmp_path / name))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("args", [["--alpha", "2"], ["--alpha", "0"], ["--log10-alpha", "3"], ["--dim", "x"]])
+def test_usage(stages, args):
+    done = stages(*args)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_to_learn(stages, tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.ones((3, 2)), y=np.zeros(3))
+    done = stages("--input", str(tmp_path / "data.npz"))
+    assert done.returncode == 0
+    assert "No stages." in done.stdout
