@@ -31,7 +31,10 @@ def stages(
     ] = None,
     alpha: Annotated[list[float] | None, typer.Option(help="Also solve the flow at this α; repeatable.")] = None,
     log10_alpha: Annotated[list[float] | None, typer.Option(help="The same, as log10 α; any size.")] = None,
-    t_end: Annotated[float | None, typer.Option(help="Rescaled time at which flows end [default: past all]")] = None,
+    t_end: Annotated[
+        float | None, typer.Option(help="Rescaled time at which everything ends [default: past all]")
+    ] = None,
+    predict: Annotated[bool, typer.Option(help="Also predict the run at each α, by the finite-α form.")] = True,
     max_stages: Annotated[int | None, typer.Option(help="Stop Algorithm 1 after so many stages.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for stages.csv, times.csv and stages.json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
@@ -49,17 +52,20 @@ def stages(
     net, name, label = _network(data, dim=dim, tokens=tokens, samples=samples, seed=seed)
     report = progress()
     found = theory.incremental_stages(
-        net, max_stages=max_stages, on_stage=lambda t: report(f"Algorithm 1: stage times up to {t:.4g}")
+        net,
+        t_end=t_end or math.inf,
+        max_stages=max_stages,
+        on_stage=lambda t: report(f"Algorithm 1: stage times up to {t:.4g}"),
     )
     times: StageTimes | None = None
     if logs:
         u0, v0 = theory.gaussian_start(net.num_weights, seed=seed)
         last = float(found.times[-1]) if len(found.times) else 1.0
         times = theory.stage_times(
-            net, u0, v0, log10_alphas=logs, t_end=t_end or 1.5 * last, stages=found,
+            net, u0, v0, log10_alphas=logs, t_end=t_end or 1.5 * last, stages=found, predict=predict,
             on_alpha=lambda value: report(f"flow at α = {_power(value)} done"),
         )  # fmt: skip
-    stage_rows, time_rows = _stage_rows(label, found), _time_rows(label, times)
+    stage_rows, time_rows = _stage_rows(label, found), _time_rows(label, times, predict)
     record = {
         "network": name,
         "num_weights": net.num_weights,
@@ -68,7 +74,7 @@ def stages(
         "loss_at_start": float(found.losses[0]),
         "stages": stage_rows,
         "times": time_rows,
-        "flows": _flow_rows(times),
+        "flows": _flow_rows(times, predict),
         "convergence_order": None if times is None or math.isnan(times.order) else times.order,
     }
     if as_json:
@@ -140,7 +146,7 @@ def _stage_rows(label: Label, found: "Stages") -> Rows:
     ]
 
 
-def _time_rows(label: Label, times: "StageTimes | None") -> Rows:
+def _time_rows(label: Label, times: "StageTimes | None", predict: bool) -> Rows:
     if times is None:
         return []
     rows: Rows = []
@@ -148,19 +154,20 @@ def _time_rows(label: Label, times: "StageTimes | None") -> Rows:
         row: dict[str, object] = {"coordinate": label(i), "limit": float(times.limit[column])}
         for n, value in enumerate(times.log10_alphas):
             row[f"flow at {_power(value)}"] = float(times.measured[n, column])
-            row[f"predicted at {_power(value)}"] = float(times.predicted[n, column])
+            if predict:
+                row[f"predicted at {_power(value)}"] = float(times.predicted[n, column])
         rows.append(row)
     return rows
 
 
-def _flow_rows(times: "StageTimes | None") -> Rows:
+def _flow_rows(times: "StageTimes | None", predict: bool) -> Rows:
     if times is None:
         return []
     return [
         {
             "alpha": _power(value),
             "distance from limit": float(times.distances[n]),
-            "prediction error": float(times.prediction_errors[n]),
+            "prediction error": float(times.prediction_errors[n]) if predict else math.nan,
             "in the limit's order": times.in_order[n],
             "gradients": times.num_gradients[n],
             "jacobian columns": times.num_jacobian_columns[n],

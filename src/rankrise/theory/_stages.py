@@ -98,6 +98,7 @@ def incremental_stages(
     *,
     log10_alpha: float | None = None,
     threshold: float = 1e-3,
+    t_end: float = math.inf,
     max_stages: int | None = None,
     on_stage: Callable[[float], None] | None = None,
 ) -> Stages:
@@ -118,6 +119,7 @@ def incremental_stages(
         v0: v before the factor α.
         log10_alpha: log10 α, negative.
         threshold: |q| at which a coordinate counts as active; finite-α form only.
+        t_end: Leave out stages after this rescaled time.
         max_stages: Stop after so many stages; 4p if None.
         on_stage: Called with the rescaled time after each stage, for progress.
 
@@ -139,6 +141,8 @@ def incremental_stages(
     given = [name for name, value in (("u0", u0), ("v0", v0), ("log10_alpha", log10_alpha)) if value is not None]
     if max_stages is not None and max_stages < 0:
         raise ValueError(f"`max_stages` must be zero or positive; got {max_stages}: pass None to run to the end.")
+    if not t_end > 0:
+        raise ValueError(f"`t_end` must be positive; got {t_end}: pass a rescaled time such as 2.5, or leave it out.")
     if not 0 < threshold < 1:
         raise ValueError(f"`threshold` must lie in (0, 1); got {threshold}: 1e-3 is usual.")
     if u0 is None and v0 is None and log10_alpha is None:
@@ -153,7 +157,7 @@ def incremental_stages(
             f"`u0`, `v0` and `log10_alpha` must be given together; got only {', '.join(given)}: "
             "pass all three for the finite-α form, none for the limit."
         )
-    return _Run(net, clock, log10_alpha, 4 * p if max_stages is None else max_stages, on_stage).stages()
+    return _Run(net, clock, log10_alpha, t_end, 4 * p if max_stages is None else max_stages, on_stage).stages()
 
 
 @dataclass
@@ -196,11 +200,12 @@ class _Run:
         net: DiagonalNetwork,
         clock: _Clock,
         log10_alpha: float | None,
+        t_end: float,
         max_stages: int,
         on_stage: Callable[[float], None] | None,
     ) -> None:
         self.net, self.clock, self.log10_alpha = net, clock, log10_alpha
-        self.max_stages, self.on_stage = max_stages, on_stage
+        self.t_end, self.max_stages, self.on_stage = t_end, max_stages, on_stage
         self.q = np.zeros(net.num_weights)
         self.loss, gradient = net.loss_and_gradient(torch.from_numpy(self.q))
         self.gradient: Array = gradient.cpu().numpy()
@@ -211,19 +216,9 @@ class _Run:
         self._record()
 
     def stages(self) -> Stages:
-        status = Status.MAX_STAGES
-        while len(self.winners) < self.max_stages:
-            delta = self._delta()
-            if not np.isfinite(delta.min()):
-                status = Status.FINISHED
-                break
-            status = self._stage(delta)
-            if status is not Status.FINISHED:
-                break
-            status = Status.MAX_STAGES
-        else:
-            if not np.isfinite(self._delta().min()):
-                status = Status.FINISHED
+        status = Status.FINISHED
+        while status is Status.FINISHED and not self._is_over(delta := self._delta()):
+            status = self._stage(delta) if len(self.winners) < self.max_stages else Status.MAX_STAGES
         groups, signs, times, certificates = zip(*self.winners, strict=True) if self.winners else ((), (), (), ())
         products, losses, log_weights = zip(*self.points, strict=True)
         return Stages(
@@ -242,6 +237,10 @@ class _Run:
             num_gradients=self.num_gradients,
             num_jacobian_columns=self.num_columns,
         )
+
+    def _is_over(self, delta: Array) -> bool:
+        """Whether nothing activates any more, or not before t_end."""
+        return not np.isfinite(delta.min()) or bool(self.clock.t + delta.min() > self.t_end * self.clock.A)
 
     def _delta(self) -> Array:
         """Δ_k, infinite on the support, where rounding noise would read as zero."""
