@@ -166,8 +166,9 @@ def _flow_rows(times: "StageTimes | None", predict: bool) -> Rows:
     return [
         {
             "alpha": _power(value),
+            "activated": f"{times.num_activated[n]} of {len(times.coordinates)}",
             "distance from limit": float(times.distances[n]),
-            "prediction error": float(times.prediction_errors[n]) if predict else math.nan,
+            **({"prediction error": float(times.prediction_errors[n])} if predict else {}),
             "in the limit's order": times.in_order[n],
             "gradients": times.num_gradients[n],
             "jacobian columns": times.num_jacobian_columns[n],

@@ -42,8 +42,15 @@ class StageTimes:
 
     @property
     def distances(self) -> Tensor:
-        """Distance of each α from the limit: max_k |time - T_k|, (n,)."""
-        return (self.measured - self.limit).abs().amax(dim=1)
+        """Distance of each α from the limit: max_k |time - T_k| over what activated by t_end, (n,); NaN for nothing."""
+        gaps = (self.measured - self.limit).abs()
+        furthest = torch.where(gaps.isfinite(), gaps, -torch.inf).amax(dim=1)
+        return torch.where(furthest >= 0, furthest, torch.nan)
+
+    @property
+    def num_activated(self) -> tuple[int, ...]:
+        """How many of the coordinates activated by t_end, at each α."""
+        return tuple(self.measured.isfinite().sum(dim=1).tolist())
 
     @property
     def prediction_errors(self) -> Tensor:
@@ -61,7 +68,8 @@ class StageTimes:
     def order(self) -> float:
         """Fitted order r of convergence in 1/log(1/α); NaN with fewer than two α at a finite, positive distance."""
         inverse = torch.tensor([log_inverse_alpha(value) for value in self.log10_alphas], dtype=torch.float64)
-        usable = self.distances.isfinite() & (self.distances > 0)
+        complete = torch.tensor(self.num_activated) == len(self.coordinates)
+        usable = complete & self.distances.isfinite() & (self.distances > 0)
         if int(usable.sum()) < 2:
             return float("nan")
         x, y = inverse[usable].log(), self.distances[usable].log()
