@@ -30,7 +30,9 @@ comma := ,
 # Two BLAS pools on two cores fight; one thread each is faster and repeatable.
 test test-slow bench: export OMP_NUM_THREADS ?= 1
 
-lint: $(VENV)/.made-dev-demo-report ## ruff, mypy --strict, import layers
+EVERYTHING := $(VENV)/.made-dev-demo-report-hf-peft-lightning-track
+
+lint: $(EVERYTHING) ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -39,7 +41,7 @@ lint: $(VENV)/.made-dev-demo-report ## ruff, mypy --strict, import layers
 test: lint ## lint and the default suite, under 10 minutes with the install
 	$(BIN)/pytest --durations=10
 
-test-slow: $(VENV)/.made-dev-demo-report ## large files, faults, long accuracy runs
+test-slow: $(EVERYTHING) ## large files, faults, long accuracy runs
 	$(BIN)/pytest -m slow --timeout=1200 --durations=10
 
 test-gpu: ## needs a CUDA device; uses the interpreter at hand (PYTHON=...), installs nothing

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from rankrise import heads as heads
     from rankrise import linalg as linalg
+    from rankrise import store as store
     from rankrise import theory as theory
+    from rankrise import tracking as tracking
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -25,8 +28,10 @@ if TYPE_CHECKING:
     from rankrise.linalg import product_spectrum as product_spectrum
     from rankrise.linalg import rank_above_floor as rank_above_floor
     from rankrise.linalg import stable_rank as stable_rank
+    from rankrise.store import load_run as load_run
+    from rankrise.tracking import RankTracker as RankTracker
 
-_SUBPACKAGES = ("linalg", "theory")
+_SUBPACKAGES = ("heads", "linalg", "store", "theory", "tracking")
 _NAMES = {
     "rankrise.linalg": (
         "product_spectrum",
@@ -38,6 +43,8 @@ _NAMES = {
         "energy_rank",
         "rank_above_floor",
     ),
+    "rankrise.store": ("load_run",),
+    "rankrise.tracking": ("RankTracker",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -94,7 +94,8 @@ def delta_stable_rank(
                 f"`start` must be the `right_vectors` of a change of this shape, {(*right.shape[:-1], block)} on "
                 f"{fresh.device}; got {tuple(start.shape)} on {start.device}. Leave it out to start afresh."
             )
-        start = torch.cat([start[..., : block - 1], fresh[..., :1]], dim=-1)  # lest a new direction be missed
+        kept = start[..., : block - 1].to(fresh)
+        start = torch.cat([kept, fresh[..., kept.shape[-1] :]], dim=-1)  # lest a new direction be missed
     iterate = functools.partial(_iterate, rtol=rtol, max_iterations=max_iterations)
     return StableRank(*over_chunks(iterate, left, right, left0, right0, start))
 

@@ -1,5 +1,17 @@
-"""What a run leaves on disk, and the record of where it ran."""
+"""What a run leaves on disk, and the record of where it ran.
+
+A run directory is written by one process, append-only, and sealed at its end; it can be read at any time in between.
+"""
 
 from rankrise.store._environment import environment as environment
-
-__all__ = ["environment"]
+from rankrise.store._load import has_run as has_run
+from rankrise.store._load import is_sealed as is_sealed
+from rankrise.store._load import load_directions as load_directions
+from rankrise.store._load import load_initial as load_initial
+from rankrise.store._load import load_run as load_run
+from rankrise.store._run import Run as Run
+from rankrise.store._run import create_run as create_run
+from rankrise.store._run import resume_run as resume_run
+from rankrise.store._table import rows as rows
+from rankrise.store._table import scalar_rows as scalar_rows
+from rankrise.store._table import schema as schema

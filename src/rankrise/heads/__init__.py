@@ -1,0 +1,15 @@
+"""Who is K, Q, V, O in a module or a state dict: canonical (layer, head, role) views of attention weights.
+
+`resolve(source)` returns recipes, not tensors: names, slices and orientations that read a live module, saved initial
+weights, a file or a gathered shard alike.
+"""
+
+from rankrise.heads._layouts import LAYOUTS as LAYOUTS
+from rankrise.heads._layouts import Layout as Layout
+from rankrise.heads._map import CIRCUITS as CIRCUITS
+from rankrise.heads._map import AttentionLayer as AttentionLayer
+from rankrise.heads._map import HeadMap as HeadMap
+from rankrise.heads._resolve import resolve as resolve
+from rankrise.heads._views import LowRankUpdate as LowRankUpdate
+from rankrise.heads._views import NormGain as NormGain
+from rankrise.heads._views import WeightView as WeightView

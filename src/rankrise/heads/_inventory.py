@@ -1,0 +1,138 @@
+"""What a module or a state dict holds, under names without wrappers: the only place that looks at the source."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.heads._names import ADAPTER, Stripper, ancestors
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor of the source."""
+
+    parameter: str  # its name there
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class LoraPair(NamedTuple):
+    """The two parameters of a LoRA adapter."""
+
+    a: Found  # (rank, in)
+    b: Found  # (out, rank)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Names, shapes and, for a module, the modules that hold them; keys are names without wrappers."""
+
+    kind: str  # what the source is, for messages
+    tensors: Mapping[str, Found]
+    modules: Mapping[str, tuple[nn.Module, ...]]  # outermost wrapper first; empty for a state dict
+    adapters: Mapping[str, Mapping[str, LoraPair]]  # module -> adapter -> its two parameters
+    extras: Mapping[str, tuple[str, ...]]  # PEFT-wrapped module -> its own parameters besides the base and LoRA
+    signs: tuple[str, ...]  # names of everything, buffers too, as they are in the source
+    config: Any  # given by the caller
+    notes: tuple[str, ...] = field(default=())
+
+    def module_class(self, path: str) -> str:
+        """Class name of the innermost module at `path`, without FSDP2's prefix; "" for a state dict."""
+        modules = self.modules.get(path, ())
+        return type(modules[-1]).__name__.removeprefix("FSDP") if modules else ""
+
+    def witnesses(self, path: str) -> Iterator[Any]:
+        """Objects that may know the number of heads of the attention at `path`, the caller's config first.
+
+        The module itself, what it contains, then its ancestors, each followed by its own `config`.
+        """
+        if self.config is not None:
+            yield self.config
+        inside = [p for p in self.modules if p != path and (p.startswith(f"{path}.") or not path)]
+        for place in (path, *inside, *ancestors(path)):
+            for module in self.modules.get(place, ()):
+                yield module
+                if (config := getattr(module, "config", None)) is not None:
+                    yield config
+
+
+def take_inventory(source: nn.Module | Mapping[str, Tensor], config: Any) -> Inventory:
+    """List a module's or a state dict's tensors under names without wrappers."""
+    named: dict[str, Tensor]
+    if isinstance(source, nn.Module):
+        kind, named = type(source).__name__, dict(source.named_parameters())
+        signs = (*named, *(name for name, _ in source.named_buffers()))
+    elif isinstance(source, Mapping):
+        kind = "the state dict"
+        named = {
+            name: tensor for name, tensor in source.items() if isinstance(name, str) and isinstance(tensor, Tensor)
+        }
+        signs = tuple(map(str, source))
+    else:
+        raise ValueError(f"`source` must be an nn.Module or map names to tensors; got {type(source).__name__}.")
+    strip = Stripper(named)
+    tensors, pairs, extras = _sort_out(named, strip)
+    return Inventory(
+        kind=kind,
+        tensors=tensors,
+        modules=_modules_by_path(source, strip) if isinstance(source, nn.Module) else {},
+        adapters=_complete_pairs(pairs),
+        extras=extras,
+        signs=signs,
+        config=config,
+        notes=strip.notes(),
+    )
+
+
+_Pairs = dict[str, dict[str, dict[str, Found]]]  # module -> adapter -> "lora_A", "lora_B"
+
+
+def _sort_out(
+    named: Mapping[str, Tensor], strip: Stripper
+) -> tuple[dict[str, Found], _Pairs, dict[str, tuple[str, ...]]]:
+    """Weights, LoRA pairs, and what else PEFT has put beside a base layer."""
+    tensors: dict[str, Found] = {}
+    pairs: _Pairs = {}
+    extras: dict[str, tuple[str, ...]] = {}
+    wrapped = {strip(name.split(".base_layer.")[0]) for name in named if ".base_layer." in name}
+    for name, tensor in named.items():
+        plain, here = strip(name), Found(name, tuple(tensor.shape), tensor.dtype)
+        module = next((path for path in ancestors(plain) if path in wrapped), None)
+        if match := ADAPTER.fullmatch(plain):
+            adapter = match["adapter"] or "default"
+            pairs.setdefault(match["module"], {}).setdefault(adapter, {})[match["kind"]] = here
+        elif module is not None and ".base_layer." not in name and not plain.endswith(".bias"):
+            extras[module] = (*extras.get(module, ()), name)
+        elif plain in tensors:
+            raise ValueError(
+                f"Names must differ after wrappers are stripped; {tensors[plain].parameter!r} and {name!r} are both "
+                f"{plain!r}. Pass the inner module."
+            )
+        else:
+            tensors[plain] = here
+    return tensors, pairs, extras
+
+
+def _complete_pairs(pairs: _Pairs) -> dict[str, dict[str, LoraPair]]:
+    for module, adapters in pairs.items():
+        for adapter, halves in adapters.items():
+            if len(halves) < 2:
+                raise ValueError(
+                    f"A LoRA adapter must have both lora_A and lora_B; {adapter!r} on {module!r} has only "
+                    f"{', '.join(halves)}. The file may be truncated."
+                )
+    return {
+        module: {adapter: LoraPair(halves["lora_A"], halves["lora_B"]) for adapter, halves in adapters.items()}
+        for module, adapters in pairs.items()
+    }
+
+
+def _modules_by_path(source: nn.Module, strip: Stripper) -> dict[str, tuple[nn.Module, ...]]:
+    modules: dict[str, tuple[nn.Module, ...]] = {}
+    for name, module in source.named_modules():
+        path = strip(name)
+        modules[path] = (*modules.get(path, ()), module)
+    return modules

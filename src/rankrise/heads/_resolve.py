@@ -1,0 +1,138 @@
+"""The verb: from a module or a state dict to its attention layers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from rankrise.heads import _refusals
+from rankrise.heads._adapters import updates_on
+from rankrise.heads._counts import stated_counts
+from rankrise.heads._cuts import cut_into_heads
+from rankrise.heads._inventory import Inventory, take_inventory
+from rankrise.heads._layouts import LAYOUTS, ROLES, Layout
+from rankrise.heads._map import AttentionLayer, HeadMap
+from rankrise.heads._names import common_path, natural_order
+from rankrise.heads._norms import fold, norm_before
+from rankrise.heads._notes import layer_notes, leftover_note
+from rankrise.heads._views import WeightView
+
+
+def resolve(
+    source: nn.Module | Mapping[str, Tensor],
+    heads: Layout | Sequence[Layout] | None = None,
+    *,
+    num_heads: int | None = None,
+    config: Any = None,
+    fold_norm: bool = False,
+) -> HeadMap:
+    """Find W_K, W_Q, W_V, W_O of every attention layer.
+
+    Only names, shapes, classes and attributes are looked at, never a value: a module on the meta device will do, and
+    the recipes found on it read the loaded one. `_orig_mod.` and `module.` are stripped and noted.
+
+    Args:
+        source: A module, or a state dict in memory's or the disk's names. A state dict needs `num_heads` or `config`.
+        heads: Your own layout, or several, used instead of the table.
+        num_heads: Query heads of every layer. None: found in the modules or their configs.
+        config: A mapping or object such as a model's config.json, asked before the modules: `num_attention_heads`,
+            `num_key_value_heads`, `head_dim`; `lora_alpha` for a state dict with LoRA pairs; `norm_first` for a state
+            dict of torch's own layers, if the norm is to be found.
+        fold_norm: Fold gain and centring of the norm before attention into W_K, W_Q and W_V; see `NormGain`.
+
+    Returns:
+        The layers in the natural order of their names.
+
+    Raises:
+        ValueError: Nothing that is understood; quantised or mixture-of-experts attention; shapes that do not fit; no
+            number of heads.
+
+    >>> from torch import nn
+    >>> model = nn.Module()
+    >>> model.query, model.key, model.value, model.out = (nn.Linear(8, 8) for _ in range(4))
+    >>> layer = resolve(model, num_heads=2).layers[0]
+    >>> layer.roles["q"].parameter, layer.head_dim
+    ('query.weight', 4)
+    >>> layer.notes
+    ('biases: projections have biases, which no product contains',)
+    """
+    inventory = take_inventory(source, _with_num_heads(config, num_heads))
+    _refusals.refuse_quantised(inventory)
+    layouts = _layouts(heads)
+    if heads is None:
+        _refusals.refuse_experts(inventory)
+    matched = _match(inventory, layouts)
+    if not matched:
+        raise _refusals.not_understood(inventory)
+    layers = tuple(
+        _layer(inventory, index, path, layout, names, fold_norm)
+        for index, (path, layout, names) in enumerate(sorted(matched, key=lambda match: natural_order(match[0])))
+    )
+    read = (name for _, _, names in matched for name in names.values())
+    notes = (*inventory.notes, *leftover_note(inventory, read), *(note for layer in layers for note in layer.notes))
+    return HeadMap(
+        layers=layers,
+        scheme=", ".join(dict.fromkeys(layout.name for _, layout, _ in matched)),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+_Match = tuple[str, Layout, dict[str, str]]
+
+
+def _match(inventory: Inventory, layouts: Sequence[Layout]) -> list[_Match]:
+    """The first layout that has all four weights of a layer gets them."""
+    matched: list[_Match] = []
+    claimed: set[str] = set()
+    for layout in layouts:
+        for names in layout.find(inventory.tensors):
+            weights = {names[role] for role in ROLES}
+            if not weights & claimed:
+                claimed |= weights
+                matched.append((common_path(weights), layout, names))
+    return matched
+
+
+def _layer(
+    inventory: Inventory, index: int, path: str, layout: Layout, names: dict[str, str], fold_norm: bool
+) -> AttentionLayer:
+    if layout in LAYOUTS:
+        _refusals.refuse_other_orders(inventory, path)
+    stated = {"num_heads": layout.num_heads, "num_kv_heads": layout.num_kv_heads}
+    counts = stated_counts((stated, *inventory.witnesses(path)), path)
+    views = cut_into_heads(inventory, layout, names, counts)
+    views = {role: _adapted(inventory, layout, names[role], view) for role, view in views.items()}
+    gain = norm_before(inventory, layout, names, path)
+    if fold_norm:
+        norm = fold(inventory, layout, gain, path)
+        views = {role: view if role == "o" else replace(view, norm=norm) for role, view in views.items()}
+    return AttentionLayer(
+        index=index,
+        name=path,
+        views=tuple(views.values()),
+        notes=layer_notes(inventory, layout, names, path, views, gain),
+    )
+
+
+def _adapted(inventory: Inventory, layout: Layout, weight: str, view: WeightView) -> WeightView:
+    transposed = (view.axis == 0) == (view.role == "o")  # stored (in, out)
+    return replace(view, adapters=updates_on(inventory, layout, weight, transposed=transposed))
+
+
+def _layouts(heads: Layout | Sequence[Layout] | None) -> Sequence[Layout]:
+    if heads is None:
+        return LAYOUTS
+    layouts = (heads,) if isinstance(heads, Layout) else tuple(heads)
+    if not layouts or not all(isinstance(layout, Layout) for layout in layouts):
+        raise ValueError(f"`heads` must be a Layout or several of them; got {heads!r}.")
+    return layouts
+
+
+def _with_num_heads(config: Any, num_heads: int | None) -> Any:
+    if num_heads is None:
+        return config
+    if type(num_heads) is not int or num_heads < 1:
+        raise ValueError(f"`num_heads` must be a positive integer; got {num_heads!r}.")
+    plain = config if isinstance(config, Mapping) or config is None else vars(config)
+    return {**(plain or {}), "num_heads": num_heads}

@@ -1,0 +1,159 @@
+"""How one role of one attention layer is cut out of stored tensors: a recipe of names and numbers, without tensors.
+
+Symbols:
+    W_K, W_Q, W_V, W_O    (d, r) for every head: `x W_K` is a key, and a head writes `(p x) W_V W_Oᵀ` for attention p
+    stored                nn.Linear keeps (out, in); HF Conv1D and plain `x @ w` keep (in, out)
+    offset, stride        head h has the rows (or columns) `offset + h * stride + [0, r)` of the stored matrix
+    A, B, scale           low-rank adapter: the weight in effect is `base + scale * B A`
+    g, C                  gain of the norm before attention, and the centring `I − 11ᵀ/d` of a LayerNorm
+
+One pair (offset, stride) holds every known order of fused weights: blocks q|k|v have stride r and offsets of whole
+blocks, weights interleaved per head have stride 3r and offsets 0, r, 2r.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Get = Callable[[str], Tensor]
+
+
+@dataclass(frozen=True)
+class LowRankUpdate:
+    """A LoRA pair on top of a stored weight: `scale * B A`, transposed where the weight is stored (in, out).
+
+    >>> get = {"a": torch.ones(1, 3), "b": torch.ones(2, 1)}.__getitem__
+    >>> LowRankUpdate("a", "b", scale=0.5)(get).tolist()
+    [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
+    """
+
+    a: str  # parameter holding A, (rank, in)
+    b: str  # parameter holding B, (out, rank)
+    scale: float
+    transposed: bool = False
+
+    def __call__(self, get: Get) -> Tensor:
+        """The update in float64, shaped like the stored weight."""
+        update = self.scale * (wide(get(self.b)) @ wide(get(self.a)))
+        return update.mT if self.transposed else update
+
+
+@dataclass(frozen=True)
+class NormGain:
+    """What the norm before attention does to a weight W that reads it, apart from dividing by the token's size.
+
+    The norm hands on `g ⊙ C x / size(x)`, with C = I − 11ᵀ/d for LayerNorm and C = I for RMSNorm. So on the residual
+    stream itself acts `C diag(g) W`; the division stays outside, and so does the norm's bias.
+
+    >>> fold = NormGain("ln.weight", centred=True)
+    >>> fold(torch.eye(2)[None], torch.tensor([2.0, 4.0])).tolist()
+    [[[1.0, -2.0], [-1.0, 2.0]]]
+    """
+
+    parameter: str  # the gain g, (d,)
+    centred: bool  # LayerNorm; False: RMSNorm
+    offset: float = 0.0  # Gemma stores g − 1
+
+    def __call__(self, weight: Tensor, gain: Tensor) -> Tensor:
+        """`C diag(g) W` in float64, for weights (..., d, r)."""
+        if gain.shape != weight.shape[-2:-1]:
+            raise ValueError(
+                f"The gain {self.parameter!r} must have one entry for each of the {weight.shape[-2]} inputs "
+                f"of the weight it is folded into; got shape {tuple(gain.shape)}."
+            )
+        scaled = (wide(gain) + self.offset)[:, None] * wide(weight)
+        return scaled - scaled.mean(dim=-2, keepdim=True) if self.centred else scaled
+
+
+@dataclass(frozen=True)
+class WeightView:
+    """The recipe for W_Q, W_K, W_V or W_O of all heads of one layer.
+
+    A recipe holds names and numbers only, so the same object reads a live module, saved initial weights, a state dict
+    on disk or a gathered shard. Where grouped or multi-query attention stores fewer key and value heads than query
+    heads, `view(tensor)` and `view.read(get)` repeat each one for its query heads; `view.matrix(get)` does not.
+
+    >>> view = WeightView("attn.weight", "k", shape=(12, 2), axis=0, stored_heads=2, head_dim=2, offset=4, stride=2)
+    >>> tensor = torch.arange(24.0).reshape(12, 2)  # nn.Linear(2, 12): q | k | v of two heads
+    >>> view(tensor).shape  # (heads, d, r)
+    torch.Size([2, 2, 2])
+    >>> torch.equal(view(tensor)[1], tensor[6:8].T)
+    True
+    """
+
+    parameter: str  # the stored weight, named as in `named_parameters()` or the state dict
+    role: str
+    shape: tuple[int, int]  # of the stored weight
+    axis: int  # dimension of the stored weight along which the heads lie
+    stored_heads: int
+    head_dim: int
+    offset: int
+    stride: int
+    repeats: int = 1  # query heads for each stored head
+    adapters: tuple[LowRankUpdate, ...] = ()
+    norm: NormGain | None = None  # folded into what `read` and `matrix` return
+
+    @property
+    def num_heads(self) -> int:
+        """Query heads."""
+        return self.stored_heads * self.repeats
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of all tensors that `read` asks for."""
+        adapters = tuple(name for update in self.adapters for name in (update.a, update.b))
+        return (self.parameter, *adapters, *((self.norm.parameter,) if self.norm else ()))
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """(heads, d, r) of a stored weight, without adapters and norm. Shares memory where it can: clone to keep.
+
+        Args:
+            tensor: The whole weight, on any device, meta included.
+
+        Raises:
+            ValueError: The shape is not the one that was resolved.
+        """
+        return self._for_query_heads(self._cut(tensor))
+
+    def read(self, get: Get) -> Tensor:
+        """(heads, d, r) in effect: base weight plus adapters, cut into heads, with the norm folded in if asked for.
+
+        Without adapters and norm: the stored numbers, in their dtype. With them: float64, so that a small change since
+        initialisation keeps its digits.
+
+        Args:
+            get: From a parameter's name to its whole tensor.
+        """
+        return self._for_query_heads(self._effective_heads(get))
+
+    def matrix(self, get: Get) -> Tensor:
+        """(d, stored_heads * r): the whole matrix, heads side by side and each stored head once."""
+        return self._effective_heads(get).movedim(0, 1).flatten(1)
+
+    def _effective_heads(self, get: Get) -> Tensor:
+        tensor = get(self.parameter).detach()
+        if self.adapters:
+            tensor = wide(tensor) + sum(update(get) for update in self.adapters)
+        heads = self._cut(tensor)
+        return self.norm(heads, get(self.norm.parameter).detach()) if self.norm else heads
+
+    def _for_query_heads(self, heads: Tensor) -> Tensor:
+        return heads.repeat_interleave(self.repeats, dim=0) if self.repeats > 1 else heads
+
+    def _cut(self, tensor: Tensor) -> Tensor:
+        if tensor.shape != self.shape:
+            raise ValueError(
+                f"{self.parameter!r} must have the shape {self.shape} that was resolved; got {tuple(tensor.shape)}. "
+                "Resolve again if the module has changed; gather the weight first if it is sharded."
+            )
+        length = (self.stored_heads - 1) * self.stride + self.head_dim
+        heads = tensor.detach().narrow(self.axis, self.offset, length).unfold(self.axis, self.head_dim, self.stride)
+        return heads.movedim(self.axis, 0)  # (stored_heads, d, r)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on the CPU if its device has none."""
+    tensor = tensor.detach()
+    return tensor.to("cpu" if tensor.device.type == "mps" else tensor.device, torch.float64)

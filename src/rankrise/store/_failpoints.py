@@ -1,0 +1,42 @@
+"""Places where a test can make a write fail, or kill the process, by an environment variable.
+
+`RANKRISE_FAILPOINT=block.half:kill` kills the process (SIGKILL) when half of a block is written; `:full` raises "no
+space left on device" there, `:readonly` "read-only file system". `block.half@3:kill` waits for the third time. Unset,
+which is always but in tests, a failpoint costs one look into the environment.
+"""
+
+import errno
+import os
+import signal
+
+VARIABLE = "RANKRISE_FAILPOINT"
+_ERRORS = {"full": errno.ENOSPC, "readonly": errno.EROFS}
+_FILES = ("spec", "env", "initial", "manifest", "stream", "directions", "parquet")
+FAILPOINTS = tuple(
+    [f"{file}.{stage}" for file in _FILES for stage in ("write", "sync", "rename", "done")]
+    + ["block.write", "block.half", "block.sync", "seal.remove"]
+)
+_hits: dict[str, int] = {}
+
+
+def failpoint(name: str) -> None:
+    """Fail here if the environment asks for it.
+
+    Raises:
+        OSError: "no space left" or "read-only", when asked for.
+    """
+    wanted = os.environ.get(VARIABLE)
+    if wanted is None:
+        return
+    assert name in FAILPOINTS, name
+    place, _, action = wanted.partition(":")
+    place, _, count = place.partition("@")
+    if place != name:
+        return
+    _hits[wanted] = _hits.get(wanted, 0) + 1
+    if _hits[wanted] < int(count or 1):
+        return
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    code = _ERRORS[action]
+    raise OSError(code, os.strerror(code), name)

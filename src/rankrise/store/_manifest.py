@@ -1,0 +1,80 @@
+"""The manifest of a run: what files it has, with their checksums, and whether it is finished.
+
+Written last at every turn of a run's life, so that a run without one was never begun, and the state it names is true:
+`running` means the table is the Arrow stream, `sealed` that it is the Parquet file.
+"""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from rankrise.store._atomic import read_json, sha256, write_json
+
+NAME = "MANIFEST.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """State of a run and the files that must be there, relative to its folder, with their SHA-256."""
+
+    state: Literal["running", "sealed"]
+    files: dict[str, str]
+    num_rows: int | None = None  # of a sealed run
+    num_lost_blocks: int = 0  # blocks a full or broken disk did not take
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Make `manifest` the truth about the run in `folder`."""
+    write_json(folder / NAME, asdict(manifest), "manifest")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of the run in `folder`.
+
+    Raises:
+        FileNotFoundError: There is no run in `folder`.
+        ValueError: The manifest is damaged, or of a version this program does not know.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        raise FileNotFoundError(f"A run directory must hold {NAME}; {folder} does not. Check the path.")
+    record = read_json(path)
+    version = record.get("schema_version") if isinstance(record, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} must have schema_version {SCHEMA_VERSION}, the one this rankrise reads; got {version!r}. "
+            "Read the run with the rankrise that wrote it."
+        )
+    try:
+        manifest = Manifest(**record)
+    except TypeError as error:
+        raise ValueError(f"{path} must be a run's manifest; {error}. Restore it, or drop the run.") from error
+    for name in manifest.files:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"{path} must name files inside the run; got {name!r}. Do not trust this run.")
+    return manifest
+
+
+def checksums(folder: Path, names: list[str]) -> dict[str, str]:
+    """SHA-256 of files of a run, by their names relative to its folder."""
+    return {name: sha256(folder / name) for name in names}
+
+
+def verify(folder: Path, manifest: Manifest, names: list[str] | None = None) -> None:
+    """Check that files are what the manifest says.
+
+    Args:
+        folder: The run.
+        manifest: Its manifest.
+        names: Which files; all of them unless given.
+
+    Raises:
+        ValueError: A file is missing or its checksum differs; names it.
+    """
+    for name in manifest.files if names is None else names:
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} must hold {name}; it is missing. Restore it, or drop the run.")
+        if sha256(folder / name) != manifest.files.get(name):
+            raise ValueError(f"{folder / name} must be as the manifest says; it is not. Restore it, or drop the run.")

@@ -1,0 +1,147 @@
+"""Where numbers go: the run directory always, sinks as well. Trouble there is said once, and training goes on."""
+
+import contextlib
+import errno
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rankrise.store import Run, rows, scalar_rows
+from rankrise.tracking._measure import Reading
+from rankrise.tracking.sinks import Sink, tag
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+
+class TrackingWarning(UserWarning):
+    """Something could not be measured or recorded; training went on."""
+
+
+class Recorder:
+    """Takes numbers, and trouble."""
+
+    def __init__(self, sinks: Sequence[Sink], *, strict: bool) -> None:
+        self.run: Run | None = None
+        self._sinks = list(sinks)
+        self._strict = strict
+        self._said: set[str] = set()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody would get the numbers."""
+        return self.run is not None or bool(self._sinks)
+
+    @contextlib.contextmanager
+    def guard(self, what: str) -> Iterator[None]:
+        """Turn an error of the disk, of memory or of a decomposition into one warning, unless strict."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            if self._strict:
+                raise
+            self.say(f"{what} failed: {_plain(error)} Training goes on without it; this is said once.", key=what)
+
+    def say(self, message: str, *, key: str) -> None:
+        """Warn, once for each key."""
+        if key not in self._said:
+            self._said.add(key)
+            warnings.warn(message, TrackingWarning, stacklevel=4)
+
+    def record(
+        self,
+        step: int,
+        scalars: Sequence[tuple[int, str, float]],
+        readings: Sequence[Reading] = (),
+        *,
+        sync: bool = False,
+    ) -> None:
+        """Write a block, and with `sync` wait for the disk; then tell the sinks."""
+        block = to_block(step, scalars, readings)
+        if block.num_rows == 0:
+            return
+        if self.run is not None:
+            with self.guard("Recording to the run directory"):
+                self.run.append(block, sync=sync)
+        for sink in list(self._sinks):
+            self._copy(sink, block)
+
+    def save_directions(self, step: int, directions: "dict[str, Tensor]") -> None:
+        """Store singular vectors beside the table."""
+        if self.run is not None and directions:
+            with self.guard("Storing directions in the run directory"):
+                self.run.save_directions(step, directions)
+
+    def close(self, *, seal: bool) -> None:
+        """Seal or close the run directory, then the sinks."""
+        run, sinks = self.run, self._sinks
+        self.run, self._sinks = None, []
+        try:
+            if run is not None and seal:
+                with self.guard("Sealing the run directory"):
+                    run.seal()
+        finally:
+            if run is not None:
+                run.close()
+            for sink in sinks:
+                self._call(sink, sink.close)
+
+    def _copy(self, sink: Sink, block: "pa.RecordBatch") -> None:
+        values: dict[int, dict[str, float]] = {}
+        for row in block.filter(_is_single(block)).to_pylist():
+            name = tag(row["layer"], row["head"], row["circuit"], row["quantity"])
+            values.setdefault(row["step"], {})[name] = row["value"]
+        for step, named in values.items():
+            if not self._call(sink, lambda step=step, named=named: sink.log(step, named)):  # type: ignore[misc]
+                self._sinks.remove(sink)
+                return
+
+    def _call(self, sink: Sink, call: Callable[[], None]) -> bool:
+        try:
+            call()
+        except Exception as error:  # a dashboard is not worth a training run
+            if self._strict:
+                raise
+            name = type(sink).__name__
+            self.say(f"{name} failed: {_plain(error)} It gets nothing more; training goes on.", key=name)
+            return False
+        return True
+
+
+def to_block(
+    step: int, scalars: Sequence[tuple[int, str, float]], readings: Sequence[Reading] = ()
+) -> "pa.RecordBatch":
+    """Rows of the table: the user's scalars, then what was measured."""
+    import pyarrow as pa
+
+    batches = [scalar_rows(scalars)] + [
+        rows(
+            step,
+            r.quantity.name,
+            r.values.cpu().numpy(),
+            circuit=r.circuit,
+            layers=r.layers,
+            heads=r.heads,
+            index=r.quantity.index,
+        )
+        for r in readings
+    ]
+    return pa.concat_batches(batches)
+
+
+def _is_single(block: "pa.RecordBatch") -> "pa.BooleanArray":
+    import pyarrow.compute as pc
+
+    return pc.equal(block["index"], -1)
+
+
+def _plain(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "the disk is full. Make room."
+    if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"the folder cannot be written ({error.strerror}). Choose another `out`."
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return "a file would pass the size limit of this process. Raise it (ulimit -f)."
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"{text.rstrip('.')}."

@@ -1,0 +1,52 @@
+"""A user's own numbers. Those on an accelerator are read in blocks, so that no step waits for the device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_MOST_PENDING = 200
+
+
+@dataclass
+class PendingScalars:
+    """Scalars that were logged and not yet read."""
+
+    _waiting: list[tuple[int, str, float | Tensor]] = field(default_factory=list)
+
+    def add(self, step: int, scalars: Mapping[str, object]) -> None:
+        """Take numbers as they come: anything `float` takes, or a tensor of one number.
+
+        Raises:
+            ValueError: Not a number; names it.
+        """
+        for name, value in scalars.items():
+            self._waiting.append((step, name, _number(name, value)))
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether reading them costs nothing, or they have become many."""
+        on_device = any(isinstance(value, Tensor) for _, _, value in self._waiting)
+        return bool(self._waiting) and (not on_device or len(self._waiting) >= _MOST_PENDING)
+
+    def take(self) -> list[tuple[int, str, float]]:
+        """All of them as (step, name, value), oldest first; none are left."""
+        tensors = [value for _, _, value in self._waiting if isinstance(value, Tensor)]
+        values = iter(torch.stack([t.double() for t in tensors]).tolist() if tensors else [])
+        taken = [(step, name, next(values) if isinstance(v, Tensor) else v) for step, name, v in self._waiting]
+        self._waiting.clear()
+        return taken
+
+
+def _number(name: str, value: object) -> float | Tensor:
+    if isinstance(value, Tensor):
+        value = value.detach()
+        if value.numel() == 1 and value.device.type not in ("cpu", "mps"):
+            return value.reshape(()).clone()
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"`{name}` must be one number; got {type(value).__name__}. Pass its mean, or one number at a time."
+        ) from None

@@ -1,0 +1,299 @@
+"""`RankTracker`: two lines in any training loop."""
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.heads import HeadMap, Layout, resolve
+from rankrise.tracking import _open
+from rankrise.tracking._measure import Measured, Plan, Reading, groups, measure
+from rankrise.tracking._probe import Probe
+from rankrise.tracking._recorder import Recorder, to_block
+from rankrise.tracking._scalars import PendingScalars
+from rankrise.tracking._schedule import Every, Schedule, as_schedule, log_spaced
+from rankrise.tracking._schedule import every as every_
+from rankrise.tracking._weights import (
+    InitialWeights,
+    Place,
+    check_place,
+    is_main_process,
+    is_sharded,
+    read_weights,
+    refuse_partitioned,
+    shapes_of,
+)
+from rankrise.tracking.quantities import Clock, Quantity, choose
+from rankrise.tracking.sinks import Sink
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What tracking costs here: one measurement of each kind, timed on weights moved by noise, the slowest case."""
+
+    initial_bytes: int  # of initial weights, in the run directory and, unless on disk, in memory
+    ranks_ms: float  # a measurement on the clock `every`
+    ranks_bytes: int  # and the rows it writes
+    spectra_ms: float  # a measurement on the clock `spectra`
+    spectra_bytes: int  # rows and directions
+
+
+class RankTracker:
+    """Records, for every attention head, the rank of what training has changed.
+
+    For each layer and head: singular values and ranks of `Δ(W_K W_Qᵀ)` and `Δ(W_V W_Oᵀ)` against the weights the model
+    had when the tracker was built. Those are copied, saved in the run directory, and restored on resume. Measuring
+    changes nothing in training: no random number is drawn, no gradient or weight touched.
+
+    In a distributed run every process builds a tracker and calls `step`; rank 0 measures and writes.
+
+    >>> import tempfile
+    >>> import rankrise as rr
+    >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16)
+    >>> with rr.RankTracker(model, out=tempfile.mkdtemp(), every=1) as tracker:
+    ...     for step in range(1, 3):
+    ...         with torch.no_grad():  # training, in real life
+    ...             model.self_attn.in_proj_weight[:8] += 0.1 * torch.ones(8, 8)
+    ...         tracker.step(step, loss=1 / step)
+    >>> import pyarrow.compute as pc
+    >>> table = rr.load_run(tracker.out)
+    >>> table = table.filter((pc.field("quantity") == "stable_rank") & (pc.field("circuit") == "kq"))
+    >>> [round(value, 6) for value in table["value"].to_pylist()]  # two heads, two steps
+    [1.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        out: str | os.PathLike[str],
+        *,
+        every: int | Schedule = 200,
+        spectra: int | Schedule | None = None,
+        quantities: Iterable[str | Quantity] | None = None,
+        directions: int = 8,
+        matrices: bool = True,
+        heads: Layout | Sequence[Layout] | Callable[[nn.Module], HeadMap] | None = None,
+        initial: Place = "auto",
+        resume: int | None = None,
+        sinks: Sequence[Sink] = (),
+        probes: Sequence[Probe] = (),
+        config: Mapping[str, object] | None = None,
+        strict: bool = False,
+    ) -> None:
+        """Copy the weights and open the run directory.
+
+        Args:
+            model: Any module `rankrise.heads.resolve` understands, wrapped or not; before its first update, or resumed.
+            out: The run directory.
+            every: When to measure ranks and norms of the circuits: a number of steps, or a schedule.
+            spectra: When to measure everything; ten times as seldom as `every` unless given (`log_spaced()` if `every`
+                is a schedule of its own).
+            quantities: What to measure, by name or as `Quantity`; everything unless given.
+            directions: How many leading singular vectors of each circuit to follow and store; 0 for none.
+            matrices: Whether to read the whole matrices q, k, v, o beside the circuits, with the spectra.
+            heads: A `Layout` that the resolver does not know, or a function that resolves the model, e.g.
+                `functools.partial(rankrise.heads.resolve, fold_norm=True)`.
+            initial: Where the initial weights are kept: on the `device` of the model, on the `cpu`, on `disk`, or
+                `auto`, beside the model up to 256 MB and on the CPU above.
+            resume: The step of the checkpoint that was loaded: go on with the run in `out`, dropping what it recorded
+                later. 0 begins a run, or starts one over that was cut off and had the same weights.
+            sinks: Dashboards that get a copy.
+            probes: Read gradients or activations through hooks.
+            config: Goes to `spec.json`.
+            strict: Raise where otherwise a warning is given and training goes on: disk full, sink gone.
+
+        Raises:
+            ValueError: A model or option that is not understood; a folder that holds another run, or has a writer;
+                a resumed model whose heads, or at step 0 whose weights, are not those of the run.
+        """
+        self.out = Path(out)
+        self._model = model
+        self._resolve = heads if callable(heads) else functools.partial(resolve, heads=heads)
+        self._ranks_due = as_schedule(every)
+        self._spectra_due = _spectra_schedule(self._ranks_due, spectra)
+        check_place(initial)
+        refuse_partitioned(model)
+        if directions < 0:
+            raise ValueError(f"`directions` must be at least 0; got {directions}.")
+        self._plan = Plan(choose(quantities), directions, matrices)
+        self.head_map: HeadMap = self._resolve(model)
+        self._is_main = is_main_process()
+        self._is_sharded = is_sharded(model)
+        self._recorder = Recorder(sinks if self._is_main else (), strict=strict)
+        self._pending = PendingScalars()
+        self._probes = tuple(probes) if self._is_main else ()
+        self._last_step = -1 if resume is None else resume
+        self._last_measured: int | None = None
+        self._is_closed = False
+        self._directions: dict[str, Tensor] = {}
+        self._initial: InitialWeights | None = None
+
+        self._shapes = shapes_of(model, self.head_map.parameters())
+        now = read_weights(model, self.head_map.parameters(), keep=self._is_main)
+        if self._is_main:
+            spec = _open.spec(
+                self.head_map, plan=self._plan, every=self._ranks_due, spectra=self._spectra_due, config=config
+            )
+            weights = _open.initial_weights(self.out, now, resume=resume)
+            with self._recorder.guard(f"Opening the run directory {self.out}"):
+                self._recorder.run = _open.open_run(self.out, spec, weights, resume=resume)
+                self._directions = self._recorder.run.last_directions()
+            path = None if self._recorder.run is None else self._recorder.run.initial_path
+            self._initial = InitialWeights(weights, initial, path)
+        for probe in self._probes:
+            probe.attach(model)
+
+    def step(self, step: int, **scalars: object) -> None:
+        """Tell the tracker that `step` optimiser steps are done; it measures if it is time.
+
+        Args:
+            step: Never smaller than in the call before. The same step twice is measured once.
+            scalars: Numbers to record beside: `loss=loss, lr=...`. A tensor on a GPU is not waited for.
+
+        Raises:
+            ValueError: `step` went back; the heads of the model have changed; a scalar is no number.
+        """
+        self.log(step, **scalars)
+        due = self._due(step)
+        if due and step != self._last_measured:
+            self._last_measured = step
+            self._measure_and_record(step, due)
+
+    def log(self, step: int, **scalars: object) -> None:
+        """Record numbers of the user at `step`, without measuring."""
+        if self._is_closed:
+            raise ValueError("The tracker must be open; it was closed. Build one with `resume=` to go on.")
+        if step < self._last_step:
+            raise ValueError(
+                f"`step` must not go back; got {step} after {self._last_step}. "
+                f"Build the tracker with `resume={step}` to go on from an earlier checkpoint."
+            )
+        self._last_step = step
+        if self._is_main:
+            self._pending.add(step, scalars)
+            if self._pending.are_ready:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write scalars that still wait on the GPU; call it before saving a checkpoint if you pass such."""
+        self._recorder.record(self._last_step, self._pending.take())
+
+    def estimate(self) -> Estimate:
+        """Time one measurement of each kind here, without recording it. Every process of a sharded model must call it.
+
+        >>> import tempfile
+        >>> model = nn.TransformerEncoderLayer(d_model=8, nhead=2, dim_feedforward=16)
+        >>> estimate = RankTracker(model, out=tempfile.mkdtemp()).estimate()
+        >>> estimate.initial_bytes  # four 8 × 8 matrices in float32
+        1024
+        """
+        cost: dict[str, tuple[float, int]] = {}
+        for clock, due in (("ranks", frozenset[Clock]({"ranks"})), ("spectra", frozenset[Clock]({"ranks", "spectra"}))):
+            for _ in range(2):  # the first warms up
+                self._synchronise()
+                begin = time.perf_counter()
+                readings, directions = self._measure(due, noise=True)
+                num_bytes = to_block(0, [], readings).nbytes + sum(t.nbytes for t in directions.values())
+                self._synchronise()
+                cost[clock] = (1e3 * (time.perf_counter() - begin), num_bytes)
+        initial_bytes = 0 if self._initial is None else self._initial.num_bytes
+        return Estimate(initial_bytes, *cost["ranks"], *cost["spectra"])
+
+    def close(self, *, seal: bool = True) -> None:
+        """Write what is left and seal the run to Parquet; a second call does nothing.
+
+        Args:
+            seal: False leaves the run open on disk, to be resumed: what `with` does when an exception passes.
+        """
+        if self._is_closed:
+            return
+        self.flush()
+        self._is_closed = True
+        for probe in self._probes:
+            probe.detach()
+        self._recorder.close(seal=seal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(seal=kind is None)
+
+    def _due(self, step: int) -> frozenset[Clock]:
+        struck: list[Clock] = []
+        if self._ranks_due(step):
+            struck.append("ranks")
+        if self._spectra_due(step):
+            struck.append("spectra")
+        return frozenset(struck)
+
+    def _measure_and_record(self, step: int, due: frozenset[Clock]) -> None:
+        shapes = shapes_of(self._model, self.head_map.parameters())
+        if "spectra" in due or shapes != self._shapes:  # resolving costs as much as a cheap measurement
+            _open.refuse_changed_heads(self.head_map, self._resolve(self._model))
+        if not (self._recorder.is_wanted or self._is_sharded):
+            return
+        readings, directions = self._measure(due)
+        if not self._is_main:
+            return
+        if directions:
+            self._directions = directions
+            self._recorder.save_directions(step, directions)
+        if "ranks" in due:
+            for probe in self._probes:
+                self._pending.add(step, probe.read(step))
+        self._recorder.record(step, self._pending.take(), readings, sync="spectra" in due)
+
+    @torch.no_grad()
+    def _measure(self, due: frozenset[Clock], *, noise: bool = False) -> tuple[list[Reading], dict[str, Tensor]]:
+        """Gather and measure group by group; whatever fails on the main process, it goes on gathering."""
+        readings: list[Reading] = []
+        directions: dict[str, Tensor] = {}
+        device = next(self._model.parameters()).device
+        for group in groups(self.head_map, device):
+            names = dict.fromkeys(name for layer in group for name in layer.parameters())
+            now = read_weights(self._model, names, keep=self._is_main and self._recorder.is_wanted)
+            if self._initial is None or not now:
+                continue
+            if noise:
+                now = {name: _moved(weight) for name, weight in now.items()}
+            with self._recorder.guard("Measuring"):
+                measured = measure(group, now, self._initial, plan=self._plan, due=due, previous=self._directions)
+                readings += measured.readings
+                directions |= measured.directions
+                self._warn_of_non_finite(measured)
+        return readings, directions
+
+    def _warn_of_non_finite(self, measured: Measured) -> None:
+        if measured.not_finite:
+            more = len(measured.not_finite) - 1
+            self._recorder.say(
+                f"The weights must be finite; at step {self._last_step} those of {measured.not_finite[0]}"
+                f"{f' and {more} more' if more else ''} are not. Recorded as NaN; this is said once.",
+                key="not finite",
+            )
+
+    def _synchronise(self) -> None:
+        if next(self._model.parameters()).device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _spectra_schedule(ranks: Schedule, spectra: int | Schedule | None) -> Schedule:
+    if spectra is not None:
+        return as_schedule(spectra)
+    return every_(10 * ranks.num_steps) if isinstance(ranks, Every) else log_spaced()
+
+
+def _moved(weight: Tensor) -> Tensor:
+    """The weight with noise of a thousandth of its size: a flat spectrum, the slowest case."""
+    noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight)
+    return weight + 1e-3 * weight.abs().mean() * noise

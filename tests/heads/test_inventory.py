@@ -1,0 +1,96 @@
+"""Names without wrappers: torch.compile, DDP, activation checkpointing; collisions and odd sources."""
+
+import pytest
+import torch
+from tests.heads.oracles import SeparateAttention
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from rankrise.heads import resolve
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
+
+
+def model():
+    return nn.Sequential(*(nn.Sequential(SeparateAttention(8, 2)) for _ in range(2)))
+
+
+PLAIN = ["0.0", "1.0"]
+
+
+def test_compiled_module():
+    compiled = torch.compile(model())
+    head_map = resolve(compiled)
+    assert [layer.name for layer in head_map] == PLAIN
+    assert head_map.layers[0].roles["q"].parameter == "_orig_mod.0.0.query.weight"
+    assert "stripped the prefix '_orig_mod.'" in head_map.notes
+    assert set(head_map.parameters()) <= set(dict(compiled.named_parameters()))
+
+
+def test_compiled_blocks():
+    inner = model()
+    inner[1] = torch.compile(inner[1])
+    head_map = resolve(inner)
+    assert [layer.name for layer in head_map] == PLAIN
+    assert head_map.layers[1].roles["q"].parameter == "1._orig_mod.0.query.weight"
+
+
+@pytest.mark.parametrize("wrap", [lambda m: nn.DataParallel(m), lambda m: nn.DataParallel(torch.compile(m))])
+def test_data_parallel(wrap):
+    head_map = resolve(wrap(model()))
+    assert [layer.name for layer in head_map] == PLAIN
+    assert "stripped the prefix 'module.'" in head_map.notes
+
+
+def test_compiled_data_parallel():
+    head_map = resolve(torch.compile(nn.DataParallel(model())))
+    assert [layer.name for layer in head_map] == PLAIN
+    assert head_map.notes[:2] == ("stripped the prefix '_orig_mod.'", "stripped the prefix 'module.'")
+
+
+def test_state_dict_of_a_wrapped_module():
+    state = torch.compile(nn.DataParallel(model())).state_dict()
+    assert [layer.name for layer in resolve(state, num_heads=2)] == PLAIN
+
+
+def test_checkpointed_module():
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    assert [layer.name for layer in resolve(checkpoint_wrapper(model()))] == PLAIN
+
+
+def test_fully_sharded_modules_keep_their_kind():
+    """FSDP2 swaps a module's class for one called FSDP + its name; a Conv1D must stay one."""
+    attention = SeparateAttention(8, 2, linear=lambda a, b: Conv1D(b, a))
+    expected = resolve(attention)
+    for name in attention.names:
+        getattr(attention, name).__class__ = type("FSDPConv1D", (Conv1D,), {})
+    assert resolve(attention) == expected
+    assert expected.layers[0].roles["q"].axis == 1
+
+
+def test_a_module_called_module_is_left_alone():
+    own = nn.ModuleDict({"module": SeparateAttention(8, 2), "other": nn.Linear(2, 2)})
+    head_map = resolve(own)
+    assert [layer.name for layer in head_map] == ["module"]
+    assert not any("stripped" in note for note in head_map.notes)
+
+
+def test_names_that_become_equal_are_refused():
+    state = SeparateAttention(8, 2).state_dict()
+    twice = {**state, **{f"_orig_mod.{name}": tensor for name, tensor in state.items()}}
+    with pytest.raises(
+        ValueError, match=r"must differ after wrappers are stripped; 'query\.weight' and '_orig_mod\.query"
+    ):
+        resolve(twice, num_heads=2)
+
+
+@pytest.mark.parametrize("source", [None, [torch.zeros(2, 2)], "model.safetensors", 3])
+def test_other_sources_are_refused(source):
+    with pytest.raises(ValueError, match=r"`source` must be an nn\.Module or map names to tensors; got "):
+        resolve(source)
+
+
+def test_entries_that_are_not_tensors_are_passed_over():
+    state = {**SeparateAttention(8, 2).state_dict(), "epoch": 3, "_extra_state": None, 7: torch.zeros(2, 2)}
+    assert len(resolve(state, num_heads=2)) == 1

@@ -1,0 +1,71 @@
+"""A run is read finished, live, cut off, and refused when it is not what it says."""
+
+import json
+
+import pytest
+import torch
+
+from rankrise.store import create_run, load_directions, load_run, rows
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = create_run(tmp_path / "run", spec={}, initial={"w": torch.ones(2)})
+    for step in (1, 2, 3):
+        run.append(rows(step, "loss", [1 / step]))
+    yield run
+    run.close()
+
+
+def test_live_torn_and_sealed_agree(run):
+    live = load_run(run.folder)
+    assert live["step"].to_pylist() == [1, 2, 3]
+    run.seal()
+    assert load_run(run.folder).equals(live)
+
+
+def test_half_a_block_of_a_live_run_is_silent_and_of_a_dead_one_is_said(run):
+    path = run.folder / "metrics.arrows"
+    path.write_bytes(path.read_bytes()[:-8])
+    assert load_run(run.folder)["step"].to_pylist() == [1, 2]
+    run.close()
+    with pytest.warns(UserWarning, match=r"was cut off or damaged: \d+ bytes after step 2 could not be read"):
+        assert load_run(run.folder)["step"].to_pylist() == [1, 2]
+
+
+def test_bit_flip_in_a_sealed_table_is_refused(run):
+    run.seal()
+    path = run.folder / "metrics.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"metrics\.parquet must be as the manifest says; it is not"):
+        load_run(run.folder)
+
+
+def test_unknown_version_is_refused(run):
+    run.seal()
+    path = run.folder / "MANIFEST.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 99}))
+    with pytest.raises(ValueError, match="must have schema_version 1, the one this rankrise reads; got 99"):
+        load_run(run.folder)
+
+
+def test_stream_left_by_a_kill_after_sealing_is_ignored(run):
+    content = (run.folder / "metrics.arrows").read_bytes()
+    run.seal()
+    (run.folder / "metrics.arrows").write_bytes(content[:100])
+    assert load_run(run.folder).num_rows == 3
+
+
+def test_no_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match="Check the path"):
+        load_run(tmp_path)
+    with pytest.raises(FileNotFoundError, match="Check the path"):
+        load_directions(tmp_path)
+
+
+def test_directions_come_by_step(run):
+    run.save_directions(20, {"0.kq.left": torch.ones(1)})
+    run.save_directions(3, {"0.kq.left": torch.zeros(1)})
+    assert list(load_directions(run.folder)) == [3, 20]

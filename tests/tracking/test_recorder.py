@@ -1,0 +1,179 @@
+"""Trouble with the disk or a dashboard: said once, and training goes on; raised when strict."""
+
+import os
+import resource
+import signal
+import warnings
+
+import pytest
+import torch
+from tests.processes import exit_code
+from tests.tracking.models import in_order, small_model, train_step
+
+import rankrise as rr
+from rankrise.store._failpoints import FAILPOINTS, VARIABLE
+from rankrise.tracking import TrackingWarning
+
+STEPS = 6
+
+
+def train(out, *, steps=STEPS, **options):
+    model = small_model(dropout=0.0)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    with rr.RankTracker(model, out, every=1, spectra=2, **options) as tracker:
+        for step in range(1, steps + 1):
+            tracker.step(step, loss=train_step(model, optimiser, step))
+    return model
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    return train(out), rr.load_run(out)
+
+
+def warned(record):
+    return [str(w.message) for w in record if issubclass(w.category, TrackingWarning)]
+
+
+@pytest.mark.parametrize("failpoint", [f for f in FAILPOINTS if f.endswith((".write", ".rename", ".half", ".remove"))])
+def test_full_disk_anywhere_is_said_once_and_training_goes_on(tmp_path, whole, monkeypatch, failpoint):
+    monkeypatch.setenv(VARIABLE, f"{failpoint}:full")
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        model = train(tmp_path)
+    messages = warned(record)
+    assert messages
+    assert len(messages) == len(set(messages)) <= 3
+    assert all("the disk is full. Make room. Training goes on" in message for message in messages)
+    for a, b in zip(model.parameters(), whole[0].parameters(), strict=True):
+        assert torch.equal(a, b)
+    if rr.store.has_run(tmp_path):
+        rows = set(map(str, rr.load_run(tmp_path).to_pylist()))
+        assert rows <= set(map(str, whole[1].to_pylist()))
+
+
+@pytest.mark.parametrize(
+    "failpoint", ["spec.write", "initial.write", "block.half", "directions.sync", "parquet.rename"]
+)
+def test_strict_raises(tmp_path, monkeypatch, failpoint):
+    monkeypatch.setenv(VARIABLE, f"{failpoint}:readonly")
+    with pytest.raises(OSError, match="Read-only file system"):
+        train(tmp_path, strict=True)
+
+
+def test_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.warns(
+        TrackingWarning, match=r"Opening the run directory .* failed: .*Not a directory.*Training goes on"
+    ):
+        train(tmp_path / "file" / "run")
+    with pytest.raises(OSError, match="Not a directory"):
+        train(tmp_path / "file" / "run", strict=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere; the failpoint `readonly` stands for it")
+def test_read_only_folder(tmp_path):
+    tmp_path.chmod(0o555)
+    with pytest.warns(TrackingWarning, match="the folder cannot be written"):
+        train(tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("limit", [2_000, 40_000])
+def test_file_size_limit(tmp_path, whole, limit):
+    def child():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        with warnings.catch_warnings(record=True) as record:
+            warnings.simplefilter("always")
+            train(tmp_path)
+        messages = warned(record)
+        assert messages
+        assert len(messages) == len(set(messages))
+        assert "size limit" in messages[0] or "too large" in messages[0].lower(), messages
+
+    assert exit_code(child) == 0
+    if rr.store.has_run(tmp_path):
+        table = rr.load_run(tmp_path)
+        assert table.num_rows > 0
+        assert set(map(str, table.to_pylist())) <= set(map(str, whole[1].to_pylist()))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    "failpoint", ["manifest.done", "block.half@3", "directions.rename@2", "stream.rename", "seal.remove"]
+)
+def test_killed_then_resumed_from_a_checkpoint(tmp_path, whole, failpoint):
+    checkpoint = tmp_path / "checkpoint.pt"
+
+    def live(failpoint=None):
+        if failpoint:
+            os.environ[VARIABLE] = f"{failpoint}:kill"
+        model = small_model(dropout=0.0)
+        done = 0
+        if checkpoint.exists():
+            done = 2
+            model.load_state_dict(torch.load(checkpoint, weights_only=True))
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        with rr.RankTracker(model, tmp_path / "run", every=1, spectra=2, resume=done) as tracker:
+            for step in range(done + 1, STEPS + 1):
+                tracker.step(step, loss=train_step(model, optimiser, step))
+                if step == 2:
+                    torch.save(model.state_dict(), checkpoint)
+
+    assert exit_code(lambda: live(failpoint)) == -signal.SIGKILL
+    live()
+    assert in_order(rr.load_run(tmp_path / "run")).equals(in_order(whole[1]))
+
+
+def test_two_trackers_on_one_folder(tmp_path):
+    tracker = rr.RankTracker(small_model(), tmp_path)
+    with pytest.raises(ValueError, match=r"must have one writer; .* is being written by process \d+"):
+        rr.RankTracker(small_model(), tmp_path, resume=0)
+    tracker.close()
+
+
+class Memory:
+    """A sink that remembers, or fails."""
+
+    def __init__(self, fails=False):
+        self.logged, self.closed, self.fails = [], 0, fails
+
+    def log(self, step, values):
+        if self.fails:
+            raise ConnectionError("no dashboard")
+        self.logged.append((step, dict(values)))
+
+    def close(self):
+        self.closed += 1
+
+
+def test_sinks_get_single_numbers(tmp_path):
+    sink = Memory()
+    train(tmp_path, steps=2, sinks=[sink])
+    steps = [step for step, _ in sink.logged]
+    assert steps == [1, 1, 2, 2]  # the loss, then what was measured
+    assert sink.logged[0][1].keys() == {"loss"}
+    assert "attn/L01/H02/vo/stable_rank" in sink.logged[1][1]
+    assert "attn/L01/q/stable_rank" in sink.logged[3][1]
+    assert not any("spectrum" in name for _, values in sink.logged for name in values)
+    assert sink.closed == 1
+
+
+def test_failing_sink_is_dropped_once(tmp_path):
+    sink = Memory(fails=True)
+    with pytest.warns(TrackingWarning, match=r"Memory failed: no dashboard\. It gets nothing more") as record:
+        train(tmp_path, sinks=[sink])
+    assert len(warned(record)) == 1
+    assert rr.load_run(tmp_path).num_rows > 0
+    with pytest.raises(ConnectionError):
+        train(tmp_path / "strict", sinks=[Memory(fails=True)], strict=True)
+
+
+def test_sinks_go_on_when_the_disk_does_not(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "spec.write:full")
+    sink = Memory()
+    with pytest.warns(TrackingWarning, match="the disk is full"):
+        train(tmp_path, steps=2, sinks=[sink])
+    assert "attn/L01/H02/vo/stable_rank" in sink.logged[1][1]

@@ -1,0 +1,35 @@
+"""Numbers come as they are; what is no number is named."""
+
+import numpy as np
+import pytest
+import torch
+
+from rankrise.tracking._scalars import PendingScalars
+
+
+@pytest.mark.parametrize(
+    "value", [0.5, np.float32(0.5), torch.tensor(0.5), torch.tensor([0.5]), torch.tensor(0.5, requires_grad=True)]
+)
+def test_numbers(value):
+    pending = PendingScalars()
+    assert not pending.are_ready
+    pending.add(3, {"loss": value})
+    assert pending.are_ready
+    assert pending.take() == [(3, "loss", 0.5)]
+    assert pending.take() == []
+
+
+@pytest.mark.parametrize("value", ["high", None, [1.0, 2.0], torch.ones(2)])
+def test_what_is_no_number_is_named(value):
+    with pytest.raises(ValueError, match=r"`loss` must be one number; got \w+\. Pass its mean"):
+        PendingScalars().add(1, {"loss": value})
+
+
+@pytest.mark.gpu
+def test_numbers_on_a_gpu_wait():
+    pending = PendingScalars()
+    for step in range(200):
+        assert not pending.are_ready
+        pending.add(step, {"loss": torch.tensor(float(step), device="cuda")})
+    assert pending.are_ready
+    assert pending.take() == [(step, "loss", float(step)) for step in range(200)]
