@@ -9,6 +9,7 @@ from rankrise.linalg._floor import RankAboveFloor as RankAboveFloor
 from rankrise.linalg._floor import rank_above_floor as rank_above_floor
 from rankrise.linalg._floor import rounding_variance as rounding_variance
 from rankrise.linalg._floor import storage_dtype as storage_dtype
+from rankrise.linalg._leading import leading_directions as leading_directions
 from rankrise.linalg._measures import RankMeasures as RankMeasures
 from rankrise.linalg._measures import effective_rank as effective_rank
 from rankrise.linalg._measures import energy_rank as energy_rank

@@ -37,11 +37,11 @@ def principal_angles(first: Tensor, second: Tensor) -> Tensor:
     for name, basis in (("first", first), ("second", second)):
         if basis.shape[-1] > basis.shape[-2]:
             raise ValueError(f"`{name}` must have at most d columns; got shape {tuple(basis.shape)}.")
-        (dependent,) = over_chunks(lambda b: (_is_dependent(b),), basis)
+        (dependent,) = over_chunks(lambda b: (_is_dependent(b.double()),), basis)
         if dependent.any():
             index = tuple(dependent.nonzero()[0].tolist())
             raise ValueError(f"`{name}` must have independent columns; those at batch index {index} are not.")
-    (angles,) = over_chunks(lambda a, b: (_angles(a, b),), first, second)
+    (angles,) = over_chunks(lambda a, b: (_angles(a.double(), b.double()),), first, second)
     return angles
 
 

@@ -13,11 +13,11 @@ _BYTES = {"cpu": 2**21, "cuda": 2**31}  # of float64 input a chunk
 
 
 def over_chunks(function: Callable[..., tuple[Tensor, ...]], *stacks: Tensor) -> tuple[Tensor, ...]:
-    """Apply `function` to chunks of stacks (..., m_i, n_i) in float64 and join its results along the batch dimensions.
+    """Apply `function` to chunks of stacks (..., m_i, n_i) and join its results along the batch dimensions.
 
     Args:
-        function: Takes as many tensors as there are stacks, each (chunk, m_i, n_i) in float64, and returns tensors
-            whose first dimension is the chunk.
+        function: Takes as many tensors as there are stacks, each (chunk, m_i, n_i) in its own dtype on a device with
+            float64, and returns tensors whose first dimension is the chunk.
         stacks: Tensors with the same batch dimensions.
     """
     batch = stacks[0].shape[:-2]
@@ -25,7 +25,5 @@ def over_chunks(function: Callable[..., tuple[Tensor, ...]], *stacks: Tensor) ->
     flat = [s.detach().reshape(-1, *s.shape[-2:]) for s in stacks]
     bytes_each = 8 * sum(s.shape[-2] * s.shape[-1] for s in stacks)
     size = max(1, _BYTES.get(device.type, _BYTES["cuda"]) // bytes_each)
-    results = [
-        function(*(s[i : i + size].to(device).to(torch.float64) for s in flat)) for i in range(0, len(flat[0]), size)
-    ]
+    results = [function(*(s[i : i + size].to(device) for s in flat)) for i in range(0, len(flat[0]), size)]
     return tuple(torch.cat(parts).reshape(batch + parts[0].shape[1:]) for parts in zip(*results, strict=True))

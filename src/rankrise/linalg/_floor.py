@@ -113,7 +113,9 @@ def rank_above_floor(
     dtypes = base_dtype or storage_dtype(base), tuned_dtype or storage_dtype(tuned)
     for name, dtype in zip(("base_dtype", "tuned_dtype"), dtypes, strict=True):
         _checks.floating_dtype(name, dtype)
-    return RankAboveFloor(*over_chunks(lambda base, tuned: _above_floor(base, tuned, *dtypes), base, tuned))
+    return RankAboveFloor(
+        *over_chunks(lambda base, tuned: _above_floor(base.double(), tuned.double(), *dtypes), base, tuned)
+    )
 
 
 def _above_floor(base: Tensor, tuned: Tensor, base_dtype: torch.dtype, tuned_dtype: torch.dtype) -> tuple[Tensor, ...]:

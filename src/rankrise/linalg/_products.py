@@ -52,7 +52,7 @@ def product_spectrum(left: Tensor, right: Tensor) -> Tensor:
     _checks.stacks(left=left, right=right)
     _checks.factors_of_a_product(left, right)
     spectrum = _by_qr if left.dtype == torch.float64 else _by_gram
-    (sigma,) = over_chunks(lambda left, right: (spectrum(left, right),), left, right)
+    (sigma,) = over_chunks(lambda left, right: (spectrum(left.double(), right.double()),), left, right)
     return sigma
 
 
@@ -117,8 +117,14 @@ def delta_svd(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor, *, k: 
 
 
 def stacked(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor) -> tuple[Tensor, Tensor]:
-    """`L = [ΔK, K0]` and `R = [Q, ΔQ]`, so that `Δ = L Rᵀ`."""
-    return torch.cat([left - left0, left0], dim=-1), torch.cat([right, right - right0], dim=-1)
+    """`L = [ΔK, K0]` and `R = [Q, ΔQ]` in float64, so that `Δ = L Rᵀ`; filled in place, since they are large."""
+    r = left.shape[-1]
+    big_l, big_r = (torch.empty(*f.shape[:-1], 2 * r, dtype=torch.float64, device=f.device) for f in (left, right))
+    big_l[..., :r], big_l[..., r:] = left, left0
+    big_l[..., :r] -= left0
+    big_r[..., :r], big_r[..., r:] = right, right
+    big_r[..., r:] -= right0
+    return big_l, big_r
 
 
 def balanced_grams(big_l: Tensor, big_r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,8 +136,8 @@ def balanced_grams(big_l: Tensor, big_r: Tensor) -> tuple[Tensor, Tensor, Tensor
     """
     gram_l, gram_r = big_l.mT @ big_l, big_r.mT @ big_r
     scale_l, scale_r = _column_scales(gram_l.diagonal(dim1=-2, dim2=-1), gram_r.diagonal(dim1=-2, dim2=-1))
-    gram_l = gram_l * scale_l[..., :, None] * scale_l[..., None, :]
-    gram_r = gram_r * scale_r[..., :, None] * scale_r[..., None, :]
+    gram_l.mul_(scale_l[..., :, None]).mul_(scale_l[..., None, :])
+    gram_r.mul_(scale_r[..., :, None]).mul_(scale_r[..., None, :])
     return gram_l, gram_r, scale_r
 
 
@@ -152,10 +158,14 @@ def _svd(big_l: Tensor, big_r: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     q_left, r_left = torch.linalg.qr(big_l)
     q_right, r_right = torch.linalg.qr(big_r)
     u, s, vh = _decompose.thin_svd(r_left @ r_right.mT)
-    u, vh = q_left @ u[..., :k], vh[..., :k, :] @ q_right.mT
-    top = u.gather(-2, u.abs().argmax(dim=-2, keepdim=True))  # (..., 1, k)
-    sign = torch.where(top < 0, -1.0, 1.0).to(u)
-    return u * sign, s[..., :k], vh * sign.mT
+    return with_positive_peaks(q_left @ u[..., :k], s[..., :k], vh[..., :k, :] @ q_right.mT)
+
+
+def with_positive_peaks(u: Tensor, s: Tensor, vh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same triplets with the largest entry of each column of U positive."""
+    peak = u.gather(-2, u.abs().argmax(dim=-2, keepdim=True))  # (..., 1, k)
+    sign = torch.where(peak < 0, -1.0, 1.0).to(u)
+    return u * sign, s, vh * sign.mT
 
 
 def _by_qr(left: Tensor, right: Tensor) -> Tensor:

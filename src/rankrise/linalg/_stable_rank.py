@@ -84,20 +84,27 @@ def delta_stable_rank(
     if not 0 < rtol < 1:
         raise ValueError(f"`rtol` must be in (0, 1); got {rtol}.")
     _checks.change_of_a_product(left, right, left0, right0)
-    fresh = _decompose.fixed_gaussian(right.shape[-2], block).to(right.device).expand(*right.shape[:-1], block)
-    if start is None:
-        start = fresh
-    else:
-        _checks.stacks(start=start)
-        if start.shape[:-1] != right.shape[:-1] or start.device != fresh.device:
-            raise ValueError(
-                f"`start` must be the `right_vectors` of a change of this shape, {(*right.shape[:-1], block)} on "
-                f"{fresh.device}; got {tuple(start.shape)} on {start.device}. Leave it out to start afresh."
-            )
-        kept = start[..., : block - 1].to(fresh)
-        start = torch.cat([kept, fresh[..., kept.shape[-1] :]], dim=-1)  # lest a new direction be missed
+    start = first_vectors(right, block, start)
     iterate = functools.partial(_iterate, rtol=rtol, max_iterations=max_iterations)
     return StableRank(*over_chunks(iterate, left, right, left0, right0, start))
+
+
+def first_vectors(right: Tensor, block: int, start: Tensor | None) -> Tensor:
+    """V to begin with, (..., e, block): what the caller knows, filled up with random vectors, one at the least.
+
+    The random ones are the same in every call and on every device; without them a new direction could be missed.
+    """
+    fresh = _decompose.fixed_gaussian(right.shape[-2], block).to(right.device).expand(*right.shape[:-1], block)
+    if start is None:
+        return fresh
+    _checks.stacks(start=start)
+    if start.shape[:-1] != right.shape[:-1] or start.device != fresh.device:
+        raise ValueError(
+            f"`start` must be the `right_vectors` of a change of this shape, {(*right.shape[:-1], block)} on "
+            f"{fresh.device}; got {tuple(start.shape)} on {start.device}. Leave it out to start afresh."
+        )
+    kept = start[..., : block - 1].to(fresh)
+    return torch.cat([kept, fresh[..., kept.shape[-1] :]], dim=-1)
 
 
 def _iterate(
@@ -111,7 +118,7 @@ def _iterate(
     norm_a, norm_b = a.norm(dim=(-2, -1)), b.norm(dim=(-2, -1))
     rounding = 4 * max(big_l.shape[-2:] + big_r.shape[-2:]) * _EPSILON * norm_a * norm_b
 
-    shift = a.shape[-1] * _EPSILON * norm_b + torch.finfo(torch.float64).tiny
+    shift = orthonormal_shift(b)
     step = a
     z = scale_r[..., :, None] * (big_r.mT @ start)  # z = RᵀV throughout
     az = a @ z
@@ -119,7 +126,7 @@ def _iterate(
     for num_iterations in range(1, max_iterations + 1):
         if num_iterations == _PLAIN + 1:
             step = _many_steps(a, b)
-        y, z = _orthonormal(az if step is a else step @ z, b, shift)  # V ← orth(MᵀM V), as coefficients: V = R y
+        y, z = orthonormal(az if step is a else step @ z, b, shift)  # V ← orth(MᵀM V), as coefficients: V = R y
         az = a @ z
         ritz = z.mT @ az  # (M V)ᵀ(M V)
         sigma = _decompose.symmetric_eigenvalues(ritz)[..., 0].clamp_min(0)
@@ -152,7 +159,13 @@ def _many_steps(a: Tensor, b: Tensor) -> Tensor:
     return a
 
 
-def _orthonormal(y: Tensor, b: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+def orthonormal_shift(b: Tensor) -> Tensor:
+    """Rounding of a quadratic form in B."""
+    rounding: Tensor = b.shape[-1] * _EPSILON * b.norm(dim=(-2, -1))
+    return rounding + torch.finfo(b.dtype).tiny
+
+
+def orthonormal(y: Tensor, b: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """Coefficients with the span of y and `yᵀ B y = I`, and `B y`, by Cholesky.
 
     A shift at rounding level keeps the factorisation alive when columns are dependent. It makes `yᵀ B y ≼ I`, under
@@ -163,5 +176,5 @@ def _orthonormal(y: Tensor, b: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     gram = y.mT @ z
     gram.diagonal(dim1=-2, dim2=-1).add_(shift[..., None])
     c = torch.linalg.cholesky_ex(gram).L
-    inverse = torch.linalg.solve_triangular(c, torch.eye(c.shape[-1]).to(c), upper=False)
+    inverse = torch.linalg.solve_triangular(c, torch.eye(c.shape[-1], dtype=c.dtype, device=c.device), upper=False)
     return y @ inverse.mT, z @ inverse.mT

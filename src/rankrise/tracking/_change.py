@@ -11,9 +11,14 @@ import torch
 from torch import Tensor
 
 from rankrise.linalg import StableRank as StableRankResult
-from rankrise.linalg import delta_spectrum, delta_stable_rank, delta_svd, product_spectrum, stable_rank
-
-_ROUNDS = 12  # of two power iterations each, for the leading directions on an accelerator
+from rankrise.linalg import (
+    delta_spectrum,
+    delta_stable_rank,
+    delta_svd,
+    leading_directions,
+    product_spectrum,
+    stable_rank,
+)
 
 
 class Directions(NamedTuple):
@@ -85,13 +90,15 @@ class ProductChange:
 
     @cached_property
     def leading(self) -> Directions | None:
-        """By QR and SVD on a CPU; by power iteration on a GPU, which decomposes matrices one after another."""
+        """By QR and SVD on a CPU; by subspace iteration on a GPU, which decomposes matrices one after another."""
         if self.num_directions == 0:
             return None
+        factors = (self.left, self.right, self.left0, self.right0)
         if self.left.device.type == "cpu":
-            u, s, vh = delta_svd(self.left, self.right, self.left0, self.right0, k=self.num_directions)
-            return Directions(u.float(), s.float(), vh.mT.float())
-        return self.leading_by_iteration()
+            u, s, vh = delta_svd(*factors, k=self.num_directions)
+        else:
+            u, s, vh = leading_directions(*factors, k=self.num_directions, start=self._start)
+        return Directions(u.float(), s.float(), vh.mT.float())
 
     @cached_property
     def _power(self) -> StableRankResult:
@@ -104,43 +111,14 @@ class ProductChange:
             return None
         return self.previous.right
 
-    def leading_by_iteration(self) -> Directions:
-        """`leading` from products of thin matrices only: power iteration on twice as many, then Rayleigh-Ritz.
-
-        Direction i is right to (σ_{2k+1} / σ_i)^48 or better; where that is not small, neither is it well defined.
-        """
-        factors = (self.left, self.right, self.left0, self.right0)
-        block = min(2 * self.num_directions, self.left.shape[-2], self.right.shape[-2])
-        vectors = self._start
-        for _ in range(_ROUNDS):
-            rank = delta_stable_rank(*factors, start=vectors, block=block, rtol=1e-12, max_iterations=2)
-            vectors = rank.right_vectors
-        assert vectors is not None
-        left, right, left0, right0 = (f.double() for f in factors)
-        v = torch.linalg.qr(vectors).Q
-        image = (left - left0) @ (right.mT @ v) + left0 @ ((right - right0).mT @ v)  # Δ v
-        squares, rotation = torch.linalg.eigh(image.mT @ image)
-        k = min(self.num_directions, 2 * self.left.shape[-1], block)
-        sigma = squares.flip(-1)[..., :k].clamp_min(0).sqrt()
-        rotation = rotation.flip(-1)[..., :k]
-        u = image @ rotation / sigma.clamp_min(torch.finfo(sigma.dtype).tiny)[..., None, :]
-        return Directions(u.float(), sigma.float(), (v @ rotation).float())
-
 
 @dataclass(frozen=True)
 class MatrixChange:
-    """`Δ = W − W0` of a stack of whole matrices, (n, d, m), read through its spectrum; directions are not followed."""
+    """`Δ = W − W0` of a stack of whole matrices, read through its spectrum; directions are not followed."""
 
-    delta: Tensor
+    sigma: Tensor
     leading: None = None
     previous: None = None
-
-    @cached_property
-    def sigma(self) -> Tensor:
-        """Through the Gram matrix of the smaller side."""
-        tall = self.delta if self.delta.shape[-2] >= self.delta.shape[-1] else self.delta.mT
-        identity = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device)
-        return product_spectrum(tall, identity.expand(*tall.shape[:-2], -1, -1))
 
     @property
     def stable_rank(self) -> Tensor:
@@ -157,3 +135,10 @@ class MatrixChange:
     def spectral_norm(self) -> Tensor:
         """From the spectrum."""
         return self.sigma[..., 0]
+
+
+def matrix_spectra(delta: Tensor) -> Tensor:
+    """Singular values of a stack (n, d, m), through the Gram matrix of the smaller side."""
+    tall = delta if delta.shape[-2] >= delta.shape[-1] else delta.mT
+    identity = torch.eye(tall.shape[-1], dtype=tall.dtype, device=tall.device)
+    return product_spectrum(tall, identity.expand(*tall.shape[:-2], -1, -1))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankrise.heads import AttentionLayer, HeadMap
-from rankrise.tracking._change import Change, Directions, MatrixChange, ProductChange
+from rankrise.tracking._change import Change, Directions, MatrixChange, ProductChange, matrix_spectra
 from rankrise.tracking._weights import InitialWeights
 from rankrise.tracking.quantities import Clock, Quantity
 
@@ -82,45 +82,65 @@ def measure(
     weights, start = initial.pair(now)
     layers = tuple(layer.index for layer in group)
     measured = Measured([], {}, [])
-    for circuit in CIRCUITS:
-        stacks = [
-            torch.cat([layer.factors(circuit, w.__getitem__)[side] for layer in group])
-            for w in (weights, start)
-            for side in (0, 1)
-        ]
-        left, right, left0, right0 = stacks
+    wanted = [q for q in plan.quantities if q.clock in due]
+    stacks = {circuit: _stack(group, circuit, weights, start) for circuit in CIRCUITS}
+    for circuits in _of_one_shape({circuit: factors[:2] for circuit, factors in stacks.items()}):
+        left, right, left0, right0 = (torch.cat(f) for f in zip(*(stacks.pop(c) for c in circuits), strict=True))
         finite = left.isfinite().all(-1).all(-1) & right.isfinite().all(-1).all(-1)
         if not finite.all():
             left, right = (torch.where(finite[:, None, None], w, w0) for w, w0 in ((left, left0), (right, right0)))
-        before = _stack_directions(previous, layers, circuit, left.device)
+        before = _stack_directions(previous, layers, circuits, left.device)
         change = ProductChange(left, right, left0, right0, plan.num_directions, before)
-        wanted = [q for q in plan.quantities if q.clock in due]
-        _read(measured, wanted, change, circuit, layers, finite.reshape(len(layers), -1))
+        _read(measured, wanted, change, circuits, layers, finite.reshape(len(circuits), len(layers), -1))
         if "spectra" in due and change.leading is not None:
-            _keep_directions(measured.directions, change.leading, layers, circuit)
+            _keep_directions(measured.directions, change.leading, layers, circuits)
     if plan.matrices and "spectra" in due:
-        for role in MATRICES:
-            delta = torch.stack(
-                [
-                    layer.roles[role].matrix(weights.__getitem__) - layer.roles[role].matrix(start.__getitem__)
-                    for layer in group
-                ]
-            )
+        deltas = {role: _matrix_deltas(group, role, weights, start) for role in MATRICES}
+        for roles in _of_one_shape({role: (delta,) for role, delta in deltas.items()}):
+            delta = torch.cat([deltas.pop(role) for role in roles])
             finite = delta.isfinite().all(-1).all(-1)
-            change_of_matrix = MatrixChange(torch.where(finite[:, None, None], delta, 0.0))
-            _read(measured, plan.quantities, change_of_matrix, role, layers, finite)
+            sigma = matrix_spectra(torch.where(finite[:, None, None], delta, 0.0))
+            _read(measured, plan.quantities, MatrixChange(sigma), roles, layers, finite.reshape(len(roles), -1))
     return measured
+
+
+def _stack(
+    group: Sequence[AttentionLayer], circuit: str, weights: Mapping[str, Tensor], start: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """left, right, left0, right0 of one circuit, the heads of all layers in a row."""
+    return [
+        torch.cat([layer.factors(circuit, w.__getitem__)[side] for layer in group])
+        for w in (weights, start)
+        for side in (0, 1)
+    ]
+
+
+def _matrix_deltas(
+    group: Sequence[AttentionLayer], role: str, weights: Mapping[str, Tensor], start: Mapping[str, Tensor]
+) -> Tensor:
+    """W − W0 of one role, a layer each, taller than wide: its spectrum is all that is read."""
+    views = [layer.roles[role] for layer in group]
+    delta = torch.stack([v.matrix(weights.__getitem__) - v.matrix(start.__getitem__) for v in views])
+    return delta if delta.shape[-2] >= delta.shape[-1] else delta.mT
+
+
+def _of_one_shape(stacks: Mapping[str, Sequence[Tensor]]) -> list[tuple[str, ...]]:
+    """The names whose stacks can be measured together: one call costs an accelerator little more than half of two."""
+    shapes: dict[tuple[object, ...], list[str]] = {}
+    for name, tensors in stacks.items():
+        shapes.setdefault(tuple((t.shape, t.dtype) for t in tensors), []).append(name)
+    return [tuple(names) for names in shapes.values()]
 
 
 def _read(
     measured: Measured,
     wanted: Sequence[Quantity],
     change: Change,
-    circuit: str,
+    circuits: Sequence[str],
     layers: tuple[int, ...],
     finite: Tensor,
 ) -> None:
-    """Add what the quantities read, NaN where the weights are not finite."""
+    """Add what the quantities read, NaN where the weights are not finite: (circuits, layers), or heads behind these."""
     for quantity in wanted:
         values = quantity.measure(change)
         if values is None:
@@ -128,26 +148,28 @@ def _read(
         values = values.double().reshape(*finite.shape, *values.shape[1:])
         mask = finite.reshape(*finite.shape, *(1 for _ in values.shape[finite.ndim :]))
         values = torch.where(mask, values, torch.nan)
-        measured.readings.append(Reading(quantity, circuit, layers, values, heads=finite.ndim == 2))
+        for circuit, part in zip(circuits, values, strict=True):
+            measured.readings.append(Reading(quantity, circuit, layers, part, heads=finite.ndim == 3))
     for position in (~finite).nonzero().tolist():
-        head = f" head {position[1]}" if len(position) > 1 else ""
-        measured.not_finite.append(f"layer {layers[position[0]]}{head} ({circuit})")
+        head = f" head {position[2]}" if len(position) > 2 else ""
+        measured.not_finite.append(f"layer {layers[position[1]]}{head} ({circuits[position[0]]})")
 
 
-def _keep_directions(kept: dict[str, Tensor], leading: Directions, layers: tuple[int, ...], circuit: str) -> None:
+def _keep_directions(
+    kept: dict[str, Tensor], leading: Directions, layers: tuple[int, ...], circuits: Sequence[str]
+) -> None:
     for name, stack in leading._asdict().items():
-        for layer, tensor in zip(layers, stack.chunk(len(layers)), strict=True):
-            kept[f"{layer}.{circuit}.{name}"] = tensor
+        keys = [f"{layer}.{circuit}.{name}" for circuit in circuits for layer in layers]
+        kept.update(zip(keys, stack.chunk(len(keys)), strict=True))
 
 
 def _stack_directions(
-    kept: Mapping[str, Tensor], layers: tuple[int, ...], circuit: str, device: torch.device
+    kept: Mapping[str, Tensor], layers: tuple[int, ...], circuits: Sequence[str], device: torch.device
 ) -> Directions | None:
-    if any(f"{layer}.{circuit}.sigma" not in kept for layer in layers):
+    keys = [f"{layer}.{circuit}" for circuit in circuits for layer in layers]
+    if any(f"{key}.sigma" not in kept for key in keys):
         return None
-    return Directions(
-        *(torch.cat([kept[f"{layer}.{circuit}.{name}"].to(device) for layer in layers]) for name in Directions._fields)
-    )
+    return Directions(*(torch.cat([kept[f"{key}.{name}"].to(device) for key in keys]) for name in Directions._fields))
 
 
 def _shape(layer: AttentionLayer) -> tuple[tuple[int, ...], ...]:
