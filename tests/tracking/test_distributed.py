@@ -7,23 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from tests.tracking import two_ranks
 from tests.tracking.models import in_order, small_model
 
 import rankrise as rr
-
-sys.path.insert(0, str(Path(__file__).parent))
-import torch
-from tests.tracking import two_ranks
 
 pytestmark = pytest.mark.slow
 
 
 def run_two(kind, folder):
-    script = str(Path(__file__).with_name("two_ranks.py"))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
     ranks = [
         subprocess.Popen(
-            [sys.executable, script, kind, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE
+            [sys.executable, "-m", "tests.tracking.two_ranks", kind, str(rank), str(folder)],
+            cwd=root,
+            env=environment,
+            stderr=subprocess.PIPE,
         )
         for rank in range(2)
     ]

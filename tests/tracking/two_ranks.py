@@ -1,4 +1,4 @@
-"""One rank of a distributed training, for `test_distributed`: python two_ranks.py KIND RANK FOLDER."""
+"""One rank of a distributed training, for `test_distributed`: python -m tests.tracking.two_ranks KIND RANK FOLDER."""
 
 import os
 import sys
@@ -6,10 +6,8 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.tracking.models import small_model
+from torch.nn.parallel import DistributedDataParallel
 
 import rankrise as rr
 

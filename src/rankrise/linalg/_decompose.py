@@ -63,12 +63,14 @@ def psd_eigenvalues(matrix: Tensor) -> Tensor:
         return symmetric_eigenvalues(matrix).clamp_min(0)
     trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
     delta = _DELTA * trace + torch.finfo(matrix.dtype).tiny
-    c = torch.linalg.cholesky_ex(matrix + torch.diag_embed(delta[..., None].expand(matrix.shape[:-1]))).L
+    squares = matrix.square().sum(dim=(-2, -1))
+    shifted = matrix.clone()
+    shifted.diagonal(dim1=-2, dim2=-1).add_(delta[..., None])
+    c = torch.linalg.cholesky_ex(shifted).L
     try:
         values: Tensor = torch.linalg.svdvals(c, driver="gesvda").square() - delta[..., None]
     except _NoConvergence:
         return symmetric_eigenvalues(matrix).clamp_min(0)
-    squares = matrix.square().sum(dim=(-2, -1))
     trusted = (values.sum(-1) - trace).abs() <= 1e-11 * trace
     trusted &= (values.square().sum(-1) - squares).abs() <= 1e-11 * squares
     if not trusted.all():

@@ -9,6 +9,7 @@ Early in training ‖ΔK‖/‖K‖ is 1e-6, and a difference of two products, o
 digits. `ΔK Qᵀ + K0 ΔQᵀ` is the same matrix and loses none.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,8 +53,8 @@ def product_spectrum(left: Tensor, right: Tensor) -> Tensor:
     _checks.stacks(left=left, right=right)
     _checks.factors_of_a_product(left, right)
     spectrum = _by_qr if left.dtype == torch.float64 else _by_gram
-    (sigma,) = over_chunks(lambda left, right: (spectrum(left.double(), right.double()),), left, right)
-    return sigma
+    (sigma,) = over_chunks(lambda *factors: (spectrum(lambda: [f.double() for f in factors]),), left, right)
+    return sigma[..., : min(left.shape[-2], right.shape[-2])]
 
 
 def delta_spectrum(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor) -> Tensor:
@@ -83,8 +84,8 @@ def delta_spectrum(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor) -
     """
     _checks.change_of_a_product(left, right, left0, right0)
     spectrum = _by_qr if left.dtype == torch.float64 else _by_gram
-    (sigma,) = over_chunks(lambda *factors: (spectrum(*stacked(*factors)),), left, right, left0, right0)
-    return sigma
+    (sigma,) = over_chunks(lambda *factors: (spectrum(lambda: stacked(*factors)),), left, right, left0, right0)
+    return sigma[..., : min(left.shape[-2], right.shape[-2])]
 
 
 def delta_svd(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor, *, k: int = 8) -> SVD:
@@ -168,8 +169,9 @@ def with_positive_peaks(u: Tensor, s: Tensor, vh: Tensor) -> tuple[Tensor, Tenso
     return u * sign, s, vh * sign.mT
 
 
-def _by_qr(left: Tensor, right: Tensor) -> Tensor:
+def _by_qr(factors: Callable[[], Sequence[Tensor]]) -> Tensor:
     """σ(R_left R_rightᵀ), both factors scaled to unit size so that neither squares nor products leave the range."""
+    left, right = factors()
     size_l, size_r = _power_of_two(left), _power_of_two(right)
     left, right = _balance_columns(left / size_l, right / size_r)
     core = torch.linalg.qr(left, mode="r").R @ torch.linalg.qr(right, mode="r").R.mT
@@ -182,14 +184,16 @@ def _power_of_two(tensor: Tensor) -> Tensor:
     return torch.exp2(torch.where(largest > 0, largest, 1.0).log2().floor())
 
 
-def _by_gram(left: Tensor, right: Tensor) -> Tensor:
-    """σ² = λ(Cᵀ (rightᵀright) C) with leftᵀleft = C Cᵀ by Cholesky, or by eigenvectors where that breaks down."""
-    gram_l, gram_r, _ = balanced_grams(left, right)
-    factors = torch.linalg.cholesky_ex(gram_l)
-    c: Tensor = factors.L
-    singular = factors.info > 0
+def _by_gram(factors: Callable[[], Sequence[Tensor]]) -> Tensor:
+    """σ² = λ(Cᵀ (rightᵀright) C) with leftᵀleft = C Cᵀ by Cholesky, or by eigenvectors where that breaks down.
+
+    Takes a function so that the factors, the largest tensors here, are gone before anything is decomposed.
+    """
+    gram_l, gram_r, _ = balanced_grams(*factors())
+    cholesky = torch.linalg.cholesky_ex(gram_l)
+    c: Tensor = cholesky.L
+    singular = cholesky.info > 0
     if singular.any():
         values, vectors = _decompose.symmetric_eigen(gram_l[singular])
         c[singular] = vectors * values.clamp_min(0).sqrt()[..., None, :]
-    num_values = min(left.shape[-2], right.shape[-2], left.shape[-1])
-    return _decompose.psd_eigenvalues(c.mT @ gram_r @ c)[..., :num_values].sqrt()
+    return _decompose.psd_eigenvalues(c.mT @ gram_r @ c).sqrt()

@@ -129,6 +129,8 @@ def _iterate(
         y, z = orthonormal(az if step is a else step @ z, b, shift)  # V ← orth(MᵀM V), as coefficients: V = R y
         az = a @ z
         ritz = z.mT @ az  # (M V)ᵀ(M V)
+        if num_iterations == 1 < max_iterations:
+            continue  # too early to stop
         sigma = _decompose.symmetric_eigenvalues(ritz)[..., 0].clamp_min(0)
         outside = (frobenius - ritz.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0)
         stagnates = (sigma <= previous * (1 + rtol / 10)) & (num_iterations > _PLAIN)
