@@ -50,6 +50,24 @@ def test_orthogonal_features_activate_at_one_over_gradient() -> None:
     torch.testing.assert_close(stages.log_weights[1], torch.tensor([0.0, 1.5, 0.75, 1.0], dtype=torch.float64))
 
 
+@pytest.mark.parametrize("small", [1e-3, 1e-5, 1e-7, 2e-9])
+def test_a_tiny_product_joins_once(small: float) -> None:
+    x = 2**0.5 * torch.eye(2, dtype=torch.float64)
+    stages = theory.incremental_stages(theory.linear(x, x @ torch.tensor([1.0, small], dtype=torch.float64)))
+    assert stages.coordinates == (0, 1)
+    assert stages.status is theory.Status.FINISHED
+    torch.testing.assert_close(stages.times, torch.tensor([1.0, 1 / small], dtype=torch.float64))
+    torch.testing.assert_close(stages.products[-1], torch.tensor([1.0, small], dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_rounding_of_float32_data_makes_no_stage_twice() -> None:
+    x = _draw(50, 4).float()
+    stages = theory.incremental_stages(theory.linear(x, x @ torch.tensor([1.0, -2.0, 0.5, 0.0])))
+    assert stages.status is theory.Status.FINISHED
+    assert len(set(stages.coordinates)) == len(stages.coordinates)
+    assert bool((stages.times.diff() > 0).all())
+
+
 @pytest.mark.parametrize("seed", [3, 19])
 def test_flow_at_a_tiny_alpha_has_the_times_of_the_limit(seed: int) -> None:
     net, u0, v0 = _head(seed)

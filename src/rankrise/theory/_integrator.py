@@ -10,13 +10,14 @@ Symbols:
                 any length is one step
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from rankrise.theory._model import LocalModel, Path, solve_model, tolerance_scale
-from rankrise.theory._networks import DiagonalNetwork
 from rankrise.theory._rosenbrock import Array, Index
 
 _FIRST_RADIUS = 0.1  # of ‖q - q_0‖; it adapts
@@ -26,6 +27,18 @@ _NEGLIGIBLE = 0.01  # a correction smaller than this part of the tolerance is no
 _FAR = 5.0  # columns are measured again if the products went this many times the failed step since the last time
 _OLD = 20  # plus one per active coordinate: the steps after which columns are measured again in any case
 _HYSTERESIS = 2.0  # below the wall, before an active coordinate is dropped
+
+
+class Landscape(Protocol):
+    """What the flow needs of a network: L, g and columns of H as functions of q."""
+
+    def loss_and_gradient(self, q: torch.Tensor, /) -> tuple[float, torch.Tensor]:
+        """Return L and g = -∂L/∂q."""
+        ...
+
+    def hessian_columns(self, q: torch.Tensor, index: Sequence[int], /) -> torch.Tensor:
+        """Return the columns `index` of ∂²L/∂q²."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,7 @@ class Integrator:
         gradient: g there.
     """
 
-    def __init__(self, net: DiagonalNetwork, log_w: Array, log_w_hat: Array, *, wall: float, rtol: float) -> None:
+    def __init__(self, net: Landscape, log_w: Array, log_w_hat: Array, *, wall: float, rtol: float) -> None:
         self.t = 0.0
         self.log_w, self.log_w_hat = log_w, log_w_hat
         self.num_gradients = self.num_columns = self.num_steps = self.num_rejected = 0

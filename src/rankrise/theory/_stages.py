@@ -22,10 +22,10 @@ from rankrise.theory._networks import DiagonalNetwork
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._start import log_inverse_alpha, orient, to_tensor
 from rankrise.theory._status import Status
-from rankrise.theory._transition import Transition, first_passage, products_at, settle
+from rankrise.theory._transition import _FLOOR, Transition, first_passage, products_at, settle
 
-_EPSILON = 1e-6  # |q| at which the winner starts phase B in the limit
-_FLOOR = 1e-9  # a gradient below this part of the largest at θ = 0 is rounding, and reads as zero
+_EPSILON = 1e-6  # of its expected product |g|/‖H‖: where the winner starts phase B in the limit
+_NEGLIGIBLE = 1e-6  # |q| that a coordinate must have to stay in a phase B that was cut short
 _TIE = 1e-8  # times until active that agree to this relative accuracy tie
 _SETTLED = 1e-3  # of the largest product: as close to its limit, a phase B that was cut short counts as settled
 
@@ -146,12 +146,12 @@ def incremental_stages(
     if not 0 < threshold < 1:
         raise ValueError(f"`threshold` must lie in (0, 1); got {threshold}: 1e-3 is usual.")
     if u0 is None and v0 is None and log10_alpha is None:
-        clock = _Clock(1.0, 0.0, -np.ones(p), -np.ones(p), epsilon=_EPSILON, threshold=0.0)
+        clock = _Clock(1.0, 0.0, -np.ones(p), -np.ones(p), threshold=0.0)
     elif u0 is not None and v0 is not None and log10_alpha is not None:
         inverse, start = log_inverse_alpha(log10_alpha), orient(net, u0, v0)
         wall = 0.5 * math.log(4 * threshold)
         log_w, log_w_hat = start.log_w - inverse, start.log_w_hat - inverse
-        clock = _Clock(inverse, wall, log_w, log_w_hat, epsilon=threshold, threshold=threshold)
+        clock = _Clock(inverse, wall, log_w, log_w_hat, threshold=threshold)
     else:
         raise ValueError(
             f"`u0`, `v0` and `log10_alpha` must be given together; got only {', '.join(given)}: "
@@ -168,7 +168,6 @@ class _Clock:
     wall: float
     log_w: Array
     log_w_hat: Array
-    epsilon: float
     threshold: float
     t: float = 0.0
 
@@ -257,7 +256,7 @@ class _Run:
         sign = np.sign(self.gradient[group])
         self.tied = self.tied or len(group) > 1
         start = self.q.copy()
-        start[group] = self.clock.epsilon * sign
+        start[group] = self._size_at_start(group) * sign
         self.clock.place(group, start[group])
         end = settle(self.net, start, scale=self.scale, saddles=self.tied)  # (11)
         self.num_gradients += end.num_gradients
@@ -267,13 +266,14 @@ class _Run:
         settled = self._adopt(start, end)
         gap, runner_up = winner_gap(delta, group)
         left = np.flatnonzero((start != 0) & (self.q == 0))
+        away = -np.sign(start[left]) * self.gradient[left]
         certificate = Certificate(
             winner_gap=gap,
             runner_up=runner_up,
             tied=tuple(group.tolist()),
             minimum_constant=minimum_constant(end.products[end.support], end.hessian) if settled else math.nan,
             left=tuple(left.tolist()),
-            left_gradient=float(np.abs(self.gradient[left]).min(initial=np.inf)),
+            left_gradient=float(np.where(np.abs(away) > _FLOOR * self.scale, away, 0.0).min(initial=np.inf)),
             settled=settled,
         )
         self.winners.append((tuple(group.tolist()), int(sign[0]), time, certificate))
@@ -281,6 +281,15 @@ class _Run:
         if self.on_stage is not None:
             self.on_stage(time)
         return Status.FINISHED
+
+    def _size_at_start(self, group: Index) -> float:
+        """|q| from which the winners start phase B: the threshold; in the limit far below where they will rest."""
+        if not self.clock.limit:
+            return self.clock.threshold
+        column = self.net.hessian_columns(torch.from_numpy(self.q), group[:1].tolist())
+        self.num_columns += 1
+        curvature = float(column.abs().max())
+        return _EPSILON * float(np.abs(self.gradient[group[0]])) / curvature if curvature > 0 else _EPSILON
 
     def _adopt(self, start: Array, end: Transition) -> bool:
         """Take over the end of phase B; at finite α, only as far as the next activation."""
@@ -299,7 +308,7 @@ class _Run:
             q = np.where(moving, products_at(end.pieces, duration), 0.0)
             settled = bool(np.abs(q - end.products).max() <= _SETTLED * np.abs(end.products).max())
             if not settled:
-                self.q = np.where(np.abs(q) > _EPSILON, q, 0.0)
+                self.q = np.where(np.abs(q) > _NEGLIGIBLE, q, 0.0)
                 self.loss, gradient = self.net.loss_and_gradient(torch.from_numpy(self.q))
                 self.gradient = gradient.cpu().numpy()
                 self.num_gradients += 1
