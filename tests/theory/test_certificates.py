@@ -80,6 +80,9 @@ def test_winner_gap() -> None:
         ({"winner_gap": math.inf}, "the winner was at the wall already"),
         ({"left": (4,), "left_gradient": 0.0}, "Assumption 4.2 fails: coordinates (4,) left"),
         ({"left": (4,), "left_gradient": -0.5}, "no gradient keeps them away"),
+        ({"tie_at": 2}, "Assumption 4.2 failed at stage 2, a tie"),
+        ({"from_start": True}, "Active from the start"),
+        ({"has_limit": False, "minimum_constant": math.nan}, "Phase B has no limit"),
         ({"settled": False, "minimum_constant": math.nan}, "Phase B was cut short"),
     ],
 )

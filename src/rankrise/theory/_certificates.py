@@ -29,6 +29,10 @@ class Certificate:
         left_gradient: The smallest -sgn(q_i) g_i among them, q_i of before (4.2 wants it positive: the gradient keeps
             them away); 0 if it is rounding, inf if none left.
         settled: Whether phase B reached its limit before the next activation; always true in the limit α → 0.
+        tie_at: The first stage, from 1, whose winners tied, this one or an earlier one: from there on the stages depend
+            on θ0. None if there was no tie.
+        from_start: Whether these coordinates were above the threshold from the start, at finite α.
+        has_limit: Whether phase B has a limit; if not, `status` of the stages says why.
     """
 
     winner_gap: float
@@ -38,11 +42,14 @@ class Certificate:
     left: tuple[int, ...]
     left_gradient: float
     settled: bool
+    tie_at: int | None = None
+    from_start: bool = False
+    has_limit: bool = True
 
     @property
     def unique(self) -> bool:
-        """Whether the winner is unique and coordinates that left have a gradient that keeps them away (4.2)."""
-        return len(self.tied) == 1 and self.left_gradient > 0
+        """Whether this winner and all before it are unique, and a gradient keeps away coordinates that left (4.2)."""
+        return len(self.tied) == 1 and self.tie_at is None and not self.from_start and self.left_gradient > 0
 
     @property
     def strict_minimum(self) -> bool:
@@ -52,7 +59,7 @@ class Certificate:
     @property
     def holds(self) -> bool:
         """Whether 4.2 and 4.3 hold at this stage."""
-        return self.unique and self.strict_minimum and self.settled
+        return self.unique and self.strict_minimum and self.settled and self.has_limit
 
     @property
     def verdict(self) -> str:
@@ -61,8 +68,14 @@ class Certificate:
         >>> Certificate(0.5, 3, (1,), 0.2, (), float("inf"), True).verdict
         'Assumptions 4.2 and 4.3 hold: the winner leads by 50%, c = 0.2.'
         """
+        if not self.has_limit:
+            return "Phase B has no limit: the winner and its time stand, what follows is unknown."
+        if self.from_start:
+            return "Active from the start: α is too large for a first plateau."
         if len(self.tied) > 1:
             return f"Assumption 4.2 fails: coordinates {self.tied} tie, so the limit is not unique; it depends on θ0."
+        if self.tie_at is not None:
+            return f"Assumption 4.2 failed at stage {self.tie_at}, a tie: from there on the stages depend on θ0."
         if not self.settled:
             return "Phase B was cut short by the next activation: α is too large for separate stages here."
         if not self.unique:

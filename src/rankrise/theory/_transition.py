@@ -63,7 +63,14 @@ def balanced_logs(q: Array) -> tuple[Array, Array]:
 
 
 def settle(
-    net: Landscape, q: Array, *, scale: float, saddles: bool = False, rtol: float = 1e-3, max_steps: int = 20_000
+    net: Landscape,
+    q: Array,
+    *,
+    scale: float,
+    logs: tuple[Array, Array] | None = None,
+    saddles: bool = False,
+    rtol: float = 1e-3,
+    max_steps: int = 20_000,
 ) -> Transition:
     """Follow the balanced flow from q on its support until it rests: equation (11).
 
@@ -74,12 +81,14 @@ def settle(
         net: The network.
         q: Start; zero where the weights are held at zero.
         scale: Size of g by which slowness is judged.
+        logs: log w and log ŵ with those products, -inf where they are held at zero; balanced if None.
         saddles: Accept a stationary point that is no minimum (a tied group started on its symmetry axis).
         rtol: As for `solve_flow`.
         max_steps: As for `solve_flow`.
     """
     smallest = float(np.abs(q[q != 0]).min(initial=1.0))
-    integrator = Integrator(net, *balanced_logs(q), wall=0.5 * math.log(0.04 * smallest), rtol=rtol)
+    log_w, log_w_hat = balanced_logs(q) if logs is None else logs
+    integrator = Integrator(net, log_w, log_w_hat, wall=0.5 * math.log(0.04 * smallest), rtol=rtol)
     pieces: list[Piece] = []
     polish_columns, bar, status = 0, _SLOW * scale, Status.UNBOUNDED
     while integrator.t < _HORIZON / scale:
@@ -176,30 +185,30 @@ def _polish(net: Landscape, q: Array, support: Index, *, scale: float, saddles: 
     return _Polished(found, at, loss, gradient, hessian, gradients, columns)
 
 
-def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wall: float) -> tuple[float, Array] | None:
+def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wall: Array) -> tuple[float, Array] | None:
     """Return when, on a path, the first of some idle coordinates reaches the wall, and all growths s then.
 
     Args:
         pieces: A path from time 0.
         log_w: log w of the idle coordinates at time 0; -inf for the others.
         log_w_hat: log ŵ likewise.
-        wall: Of both.
+        wall: Of both, (p,).
     """
     grown = np.zeros_like(log_w)
     for piece in pieces:
         path = piece.path
 
         def height(s: Array, grown: Array = grown) -> Array:
-            top: Array = np.maximum(log_w + grown + s, log_w_hat - grown - s).max(axis=-1)
+            top: Array = (np.maximum(log_w + grown + s, log_w_hat - grown - s) - wall).max(axis=-1)
             return top
 
-        above = np.flatnonzero(height(path.growths) > wall)
+        above = np.flatnonzero(height(path.growths) > 0)
         if len(above):
             if above[0] == 0:
                 return piece.time, grown
             low, high = float(path.times[above[0] - 1]), float(path.times[above[0]])
             while low < (middle := 0.5 * (low + high)) < high:
-                low, high = (low, middle) if height(path.at(middle)) > wall else (middle, high)
+                low, high = (low, middle) if height(path.at(middle)) > 0 else (middle, high)
             return piece.time + high, grown + path.at(high)
         grown = grown + path.growths[-1]
     return None
