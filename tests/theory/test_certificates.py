@@ -104,10 +104,19 @@ def test_verdicts(change: dict[str, object], words: str) -> None:
 def test_a_strict_minimum_takes_perturbations_back() -> None:
     net = _head()
     stages = theory.incremental_stages(net)
-    for k in range(len(stages.products)):
+    for k in range(1, len(stages.products)):
         test = theory.perturb_minimum(net, stages, k, noise=0.02, trials=3)
+        assert test.tested
         assert test.holds, (k, test)
         assert test.fraction == 1.0
+
+
+def test_nothing_to_perturb_is_not_a_test() -> None:
+    net = _head()
+    test = theory.perturb_minimum(net, theory.incremental_stages(net, max_stages=1), 0)
+    assert test.holds
+    assert not test.tested
+    assert math.isnan(test.fraction)
 
 
 def test_transitions_are_robust_to_noise() -> None:

@@ -26,6 +26,7 @@ _MODEL_TOLERANCE = 0.1  # of the tolerance of the flow
 _NEGLIGIBLE = 0.01  # a correction smaller than this part of the tolerance is not worth a gradient
 _FAR = 5.0  # columns are measured again if the products went this many times the failed step since the last time
 _OLD = 20  # plus one per active coordinate: the steps after which columns are measured again in any case
+ENDLESS = 1e100  # a product as large as this, whose square float64 still holds, grows without bound
 _HYSTERESIS = 2.0  # below the wall, before an active coordinate is dropped
 
 
@@ -60,6 +61,17 @@ def log_products(log_w: Array, log_w_hat: Array) -> Array:
     """Return q = ¼ (w² - ŵ²) from the logarithms."""
     products: Array = 0.25 * (np.exp(2 * log_w) - np.exp(2 * log_w_hat))
     return products
+
+
+def products_at(pieces: Sequence[Piece], times: Array) -> Array:
+    """Return q at times on a path, (len(times), p)."""
+    ends = np.array([piece.end for piece in pieces])
+    rows = []
+    for t, n in zip(times.tolist(), np.searchsorted(ends, times).tolist(), strict=True):
+        piece = pieces[min(n, len(pieces) - 1)]
+        s = piece.path.at(t - piece.time)
+        rows.append(log_products(piece.log_w + s, piece.log_w_hat - s))
+    return np.array(rows).reshape(len(times), len(pieces[0].log_w))
 
 
 class Integrator:

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from rankrise.theory._certificates import Certificate, minimum_constant, winner_gap
-from rankrise.theory._integrator import log_products
+from rankrise.theory._integrator import log_products, products_at
 from rankrise.theory._networks import DiagonalNetwork
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._start import log_inverse_alpha, orient, to_tensor
 from rankrise.theory._status import Status
 from rankrise.theory._symmetry import settle_symmetric
-from rankrise.theory._transition import _FLOOR, Transition, balanced_logs, first_passage, products_at, settle
+from rankrise.theory._transition import _FLOOR, Transition, balanced_logs, first_passage, settle
 
 _EPSILON = 1e-6  # of its expected product |g|/‖H‖: where the winner starts phase B in the limit
 _NEGLIGIBLE = 1e-6  # |q| that a coordinate must have to stay in a phase B that was cut short
@@ -125,7 +125,7 @@ def incremental_stages(
         v0: v before the factor α.
         log10_alpha: log10 α, negative.
         threshold: |q| at which a coordinate counts as active; finite-α form only.
-        t_end: Leave out stages after this rescaled time.
+        t_end: Leave out stages after this rescaled time; the status says if there are any.
         max_stages: Stop after so many stages; 4p if None.
         on_stage: Called with the rescaled time after each stage, for progress.
 
@@ -234,8 +234,11 @@ class _Run:
 
     def stages(self) -> Stages:
         status = self._start()
-        while status is Status.FINISHED and not self._is_over(delta := self._delta()):
-            status = self._stage(delta) if len(self.winners) < self.max_stages else Status.MAX_STAGES
+        while status is Status.FINISHED and np.isfinite(first := (delta := self._delta()).min()):
+            if self.clock.t + first > self.t_end * self.clock.A:
+                status = Status.T_END
+            else:
+                status = self._stage(delta) if len(self.winners) < self.max_stages else Status.MAX_STAGES
         groups, signs, times, certificates = zip(*self.winners, strict=True) if self.winners else ((), (), (), ())
         products, losses, log_weights = zip(*self.points, strict=True)
         return Stages(
@@ -254,10 +257,6 @@ class _Run:
             num_gradients=self.num_gradients,
             num_jacobian_columns=self.num_columns,
         )
-
-    def _is_over(self, delta: Array) -> bool:
-        """Whether nothing activates any more, or not before t_end."""
-        return not np.isfinite(delta.min()) or bool(self.clock.t + delta.min() > self.t_end * self.clock.A)
 
     def _delta(self) -> Array:
         """Δ_k, infinite on the support, where rounding noise would read as zero."""
@@ -352,7 +351,7 @@ class _Run:
         clock.advance(growth, duration)
         settled = True
         if passage is not None:
-            q = np.where(moving, products_at(end.pieces, duration), 0.0)
+            q = np.where(moving, products_at(end.pieces, np.array([duration]))[0], 0.0)
             settled = bool(np.abs(q - end.products).max() <= _SETTLED * np.abs(end.products).max())
             if not settled:
                 self.q = np.where(np.abs(q) > _NEGLIGIBLE, q, 0.0)

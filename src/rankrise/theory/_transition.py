@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from rankrise.theory._integrator import Integrator, Landscape, Piece, log_products
+from rankrise.theory._integrator import ENDLESS, Integrator, Landscape, Piece
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._status import Status
 
@@ -21,7 +21,6 @@ _SLOW = 1e-3  # Newton's method is tried once |g| on the support is below this p
 _LEFT = 1e-6  # a product that shrinks and is below this part of the largest one has left the support
 _FLOOR = 1e-9  # of the scale: a smaller gradient is rounding, and reads as zero
 _STATIONARY = 1e-10  # of the scale: |g| on the support after Newton's method
-_ENDLESS = 1e100  # a product as large as this, whose square float64 still holds, has no limit
 _NEWTON_STEPS = 20
 _NEWTON_REACH = 0.1  # of the largest product: Newton's method must end near where the flow was
 
@@ -97,7 +96,7 @@ def settle(
             status = Status.MAX_STEPS if integrator.num_steps >= max_steps else Status.STALLED
             break
         pieces.append(piece)
-        if float(np.abs(integrator.products).max()) > _ENDLESS:
+        if float(np.abs(integrator.products).max()) > ENDLESS:
             break
         support, speed = _slow_support(integrator)
         if speed > bar:
@@ -204,18 +203,7 @@ def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wal
 
         above = np.flatnonzero(height(path.growths) > 0)
         if len(above):
-            if above[0] == 0:
-                return piece.time, grown
-            low, high = float(path.times[above[0] - 1]), float(path.times[above[0]])
-            while low < (middle := 0.5 * (low + high)) < high:
-                low, high = (low, middle) if height(path.at(middle)) > 0 else (middle, high)
-            return piece.time + high, grown + path.at(high)
+            t = path.first(lambda s: bool(height(s) > 0), int(above[0]))
+            return piece.time + t, grown + path.at(t)
         grown = grown + path.growths[-1]
     return None
-
-
-def products_at(pieces: tuple[Piece, ...], t: float) -> Array:
-    """Return q at a time on a path."""
-    piece = next((piece for piece in pieces if t <= piece.end), pieces[-1])
-    s = piece.path.at(t - piece.time)
-    return log_products(piece.log_w + s, piece.log_w_hat - s)
