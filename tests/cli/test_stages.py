@@ -52,6 +52,41 @@ def test_flows_beside_the_limit_and_files(stages, tmp_path):
     with (tmp_path / "times.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["coordinate"] for row in rows] == [row["coordinate"] for row in record["times"]]
+    assert list(rows[0]) == ["coordinate", "alpha", "limit", "flow", "predicted"]
+    assert [row["alpha"] for row in rows[:2]] == ["1e-8", "1e-100000"]
+    assert all(row["holds"] is True for row in record["stages"])
+    assert max(len(line) for line in done.stdout.splitlines()) <= 120
+
+
+def test_a_cut_by_time_is_said(stages):
+    args = ["--dim", "2", "--samples", "40"]
+    times = [row["time"] for row in json.loads(stages(*args, "--json").stdout)["stages"]]
+    cut = ["--t-end", str(0.5 * (times[0] + times[1]))]
+    record = json.loads(stages(*args, *cut, "--json").stdout)
+    assert record["status"] == "t_end"
+    assert [row["time"] for row in record["stages"]] == times[:1]
+    text = stages(*args, *cut).stdout
+    assert "hold at every stage shown." in text
+    assert "t_end: The next stage lies after the time asked for." in text
+
+
+@pytest.mark.parametrize("extra", [["--max-stages", "0"], ["--t-end", "1e-3"]])
+def test_flows_before_the_first_stage(stages, extra):
+    done = stages("--dim", "2", "--samples", "40", "--alpha", "1e-8", *extra)
+    assert done.returncode == 0, done.stderr
+    assert "No stages." in done.stdout
+
+
+def test_out_is_checked_before_any_work(stages, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("here first")
+    monkeypatch.setattr(theory, "incremental_stages", None)
+    for name in ("file", "file/below"):
+        done = stages("--out", str(tmp_path / name))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert len(done.stderr.splitlines()) == 1
+        assert "`--out` must be a folder to write to" in done.stderr
+        assert "name another one" in done.stderr
+    assert (tmp_path / "file").read_text() == "here first"
 
 
 def test_own_linear_data(stages, tmp_path):
@@ -68,6 +103,10 @@ def bad_files(tmp_path):
     np.savez(tmp_path / "shapes.npz", x=np.ones((3, 2, 2)), y=np.ones((3, 2)))
     np.savez(tmp_path / "nan.npz", x=np.full((3, 2), np.nan), y=np.ones(3))
     np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object), y=np.ones(1))
+    np.savez(tmp_path / "complex.npz", x=np.ones((3, 2), dtype=complex), y=np.ones(3))
+    np.savez(tmp_path / "words.npz", x=np.ones((3, 2)), y=np.array(["1", "2", "3"]))
+    np.save(tmp_path / "single.npy", np.ones((3, 2)))
+    (tmp_path / "folder").mkdir()
     (tmp_path / "text.npz").write_text("not an archive")
     whole = (tmp_path / "no_y.npz").read_bytes()
     (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
@@ -77,6 +116,10 @@ def bad_files(tmp_path):
     ("name", "message"),
     [
         ("missing.npz", "must name a file"),
+        ("folder", "is a folder. Write one"),
+        ("single.npy", "must be an .npz with numeric arrays x and y; single.npy: it holds a single array"),
+        ("complex.npz", "x holds complex128, not real numbers"),
+        ("words.npz", "y holds <U1, not real numbers"),
         ("no_y.npz", "must be an .npz with numeric arrays x and y"),
         ("shapes.npz", "must have shape (N, n, d)"),
         ("nan.npz", "`x` must be finite"),
@@ -93,10 +136,25 @@ def test_bad_input_is_one_sentence(stages, tmp_path, name, message):
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("args", [["--alpha", "2"], ["--alpha", "0"], ["--log10-alpha", "3"], ["--dim", "x"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--alpha", "2"],
+        ["--alpha", "0"],
+        ["--log10-alpha", "3"],
+        ["--log10-alpha", "-inf"],
+        ["--log10-alpha", "nan"],
+        ["--dim", "x"],
+        ["--t-end", "0"],
+        ["--t-end", "-1"],
+        ["--max-stages", "-1"],
+        ["--seed", "99999999999999999999"],
+    ],
+)
 def test_usage(stages, args):
     done = stages(*args)
     assert done.returncode == 2
+    assert args[0] in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -39,6 +39,26 @@ def test_constant_is_the_smallest_curvature_of_the_balanced_loss() -> None:
         assert certificate.holds
 
 
+@pytest.mark.parametrize("seed", range(30, 50))
+def test_constant_against_brute_force(seed: int) -> None:
+    """Few samples, where Newton's method often has nothing left to do; seed 39 once read c = 0."""
+    generator = torch.Generator().manual_seed(seed)
+    mix, x = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (5, 3))
+    x, y = x @ mix, torch.randn(3, generator=generator, dtype=torch.float64)
+    stages = theory.incremental_stages(theory.linear(x, y))
+    for q, support, certificate in zip(stages.products[1:], stages.supports[1:], stages.certificates, strict=True):
+        index = list(support)
+        su = q[index].sign() * q[index].abs().sqrt()
+        brute = 0.5 * float(torch.linalg.eigvalsh(4 * su[:, None] * (x.T @ x / 3)[index][:, index] * su).min())
+        assert certificate.minimum_constant == pytest.approx(brute, rel=1e-6, abs=1e-9)
+
+
+def test_constant_of_an_ill_conditioned_minimum() -> None:
+    x, y, _ = theory.teacher_task(samples=1, tokens=2, dim=4, seed=99)
+    stages = theory.incremental_stages(theory.attention_head(x, y))
+    assert stages.certificates[5].minimum_constant == pytest.approx(2.35e-6, rel=0.01)
+
+
 def test_constant_of_rounding_size_is_zero() -> None:
     assert minimum_constant(np.ones(2), np.ones((2, 2))) == 0.0
     assert minimum_constant(np.zeros(0), np.zeros((0, 0))) == math.inf
@@ -57,7 +77,12 @@ def test_winner_gap() -> None:
         ({"winner_gap": math.inf, "runner_up": None}, "the winner leads alone"),
         ({"tied": (1, 5), "winner_gap": 0.0}, "coordinates (1, 5) tie, so the limit is not unique"),
         ({"minimum_constant": -1.0}, "Assumption 4.3 fails: c = -1"),
+        ({"winner_gap": math.inf}, "the winner was at the wall already"),
         ({"left": (4,), "left_gradient": 0.0}, "Assumption 4.2 fails: coordinates (4,) left"),
+        ({"left": (4,), "left_gradient": -0.5}, "no gradient keeps them away"),
+        ({"tie_at": 2}, "Assumption 4.2 failed at stage 2, a tie"),
+        ({"from_start": True}, "Active from the start"),
+        ({"has_limit": False, "minimum_constant": math.nan}, "Phase B has no limit"),
         ({"settled": False, "minimum_constant": math.nan}, "Phase B was cut short"),
     ],
 )
@@ -79,10 +104,19 @@ def test_verdicts(change: dict[str, object], words: str) -> None:
 def test_a_strict_minimum_takes_perturbations_back() -> None:
     net = _head()
     stages = theory.incremental_stages(net)
-    for k in range(len(stages.products)):
+    for k in range(1, len(stages.products)):
         test = theory.perturb_minimum(net, stages, k, noise=0.02, trials=3)
+        assert test.tested
         assert test.holds, (k, test)
         assert test.fraction == 1.0
+
+
+def test_nothing_to_perturb_is_not_a_test() -> None:
+    net = _head()
+    test = theory.perturb_minimum(net, theory.incremental_stages(net, max_stages=1), 0)
+    assert test.holds
+    assert not test.tested
+    assert math.isnan(test.fraction)
 
 
 def test_transitions_are_robust_to_noise() -> None:

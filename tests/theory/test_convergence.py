@@ -30,3 +30,15 @@ def test_order_needs_two_distances() -> None:
     net = theory.linear(torch.eye(1), torch.ones(1))
     table = theory.stage_times(net, torch.tensor([1.0]), torch.tensor([0.5]), log10_alphas=[-8], t_end=2.0)
     assert math.isnan(table.order)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_nothing_activates(silent: bool) -> None:
+    """Before T_1, or where there is no gradient at all: an empty table, not an error."""
+    net = theory.linear(torch.eye(2), torch.zeros(2) if silent else torch.tensor([2.0, -4.0]))
+    table = theory.stage_times(net, *theory.gaussian_start(2), log10_alphas=[-8, -32], t_end=0.1)
+    assert table.coordinates == ()
+    assert table.num_activated == (0, 0)
+    assert bool(table.distances.isnan().all() and table.prediction_errors.isnan().all())
+    assert table.in_order == (True, True)
+    assert math.isnan(table.order)

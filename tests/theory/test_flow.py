@@ -150,6 +150,25 @@ def test_loss_never_increases(seed: int, log10_alpha: float, linear: bool) -> No
     assert bool((flow.losses.diff() <= 1e-9 * flow.losses[0]).all())
 
 
+def test_dense_output_reaches_the_end_it_was_asked_for() -> None:
+    net = theory.linear(torch.eye(2), torch.tensor([2.0, 4.0]))
+    for t_end in (3.7, 0.1, 1 / 3, 2.9):
+        flow = theory.solve_flow(net, *theory.gaussian_start(2), log10_alpha=-9, t_end=t_end)
+        assert float(flow.times[-1]) == t_end
+        torch.testing.assert_close(flow.at(torch.tensor([t_end], dtype=torch.float64))[0], flow.products[-1])
+        assert flow.at(torch.tensor([])).shape == (0, 2)
+
+
+@pytest.mark.timeout(60)
+def test_products_without_bound_end_the_flow() -> None:
+    net = theory.linear(torch.ones(1, 1), torch.ones(1), loss=lambda p, y: -(p * y).mean())
+    flow = theory.solve_flow(net, torch.ones(1), torch.zeros(1), log10_alpha=-1000, t_end=3.0)
+    assert flow.status is theory.Status.UNBOUNDED
+    assert 0.9 < float(flow.times[-1]) < 1.1
+    stages = theory.incremental_stages(net)
+    assert (stages.status, stages.coordinates, stages.times.tolist()) == (theory.Status.UNBOUNDED, (0,), [1.0])
+
+
 def test_running_out_of_steps_is_a_status_with_its_remedy() -> None:
     net, u0, v0 = _head()
     flow = theory.solve_flow(net, u0, v0, log10_alpha=-8, t_end=10.0, max_steps=3)

@@ -75,6 +75,45 @@ def test_custom_loss() -> None:
     assert net.loss_name == "custom"
 
 
+def test_batch_gradients_average_to_the_gradient() -> None:
+    x, y, q = theory.teacher_task(samples=12, tokens=3, dim=2)
+    for net in (theory.attention_head(x, y, l2=0.1), theory.transformer(x, y, layers=1, heads=1, l2=0.1)):
+        parts = [net.batch_gradient(q, torch.arange(start, start + 4)) for start in (0, 4, 8)]
+        torch.testing.assert_close(torch.stack(parts).mean(0), net.gradient(q))
+
+
+def test_data_that_requires_grad_or_holds_integers_is_converted() -> None:
+    x, y = _draw(6, 3), _draw(6, seed=1)
+    q = _draw(3, seed=2)
+    expected = theory.linear(x, y).gradient(q)
+    learned = theory.linear(x.clone().requires_grad_(), y.clone().requires_grad_())
+    torch.testing.assert_close(learned.gradient(q), expected)
+    h = theory.DiagonalNetwork(lambda x, q: x @ q, x.clone().requires_grad_(), y, num_weights=3)
+    torch.testing.assert_close(h.gradient(q), expected)
+    integers = torch.arange(6).reshape(3, 2)
+    whole = theory.linear(integers, torch.arange(3))
+    torch.testing.assert_close(
+        whole.gradient(q[:2]), theory.linear(integers.double(), torch.arange(3.0)).gradient(q[:2])
+    )
+    tokens = torch.arange(12).reshape(2, 3, 2)
+    assert theory.attention_head(tokens, tokens).gradient(torch.zeros(4)).isfinite().all()
+
+
+def test_h_without_q_has_no_gradient() -> None:
+    net = theory.DiagonalNetwork(lambda x, q: x[:, 0], _draw(4, 2), _draw(4, seed=1), num_weights=2)
+    assert net.gradient(torch.ones(2)).tolist() == [0.0, 0.0]
+    assert net.hessian_columns(torch.ones(2), [0]).tolist() == [[0.0], [0.0]]
+    assert theory.incremental_stages(net).coordinates == ()
+
+
+def _own(h: object, y: Tensor, **options: object) -> float:
+    return theory.DiagonalNetwork(h, torch.ones(3, 2), y, num_weights=2, **options).loss(torch.zeros(2))  # type: ignore[arg-type]
+
+
+def _logits(x: Tensor, q: Tensor) -> Tensor:
+    return x * q
+
+
 def test_transformer_knows_its_coordinates() -> None:
     x = _draw(4, 3, 2)
     net = theory.transformer(x, x, layers=2, heads=3)
@@ -112,6 +151,19 @@ def test_tasks_leave_the_global_generator_alone() -> None:
         (lambda: theory.linear(torch.ones(3, 2), torch.ones(3), l2=-1.0), r"`l2` must be zero or positive; got -1.0"),
         (lambda: theory.linear(torch.full((3, 2), torch.nan), torch.ones(3)), r"`x` must be finite; got 6 entries"),
         (lambda: theory.linear(torch.ones(3, 2), torch.ones(3)).loss(torch.ones(3)), r"`q` must have shape \(2,\)"),
+        (
+            lambda: theory.linear(torch.ones(3, 2), torch.ones(3), l2=torch.inf),
+            r"`l2` must be zero or positive; got inf",
+        ),
+        (lambda: _own(lambda x, q: x @ q[:, None], torch.ones(3)), r"shape of `y` .*; got \(3, 1\) and \(3,\)"),
+        (
+            lambda: _own(_logits, torch.ones(3), loss="cross_entropy"),
+            r"integer labels from 0 to 1 .*; got torch.float64",
+        ),
+        (lambda: _own(_logits, torch.tensor([0, 1, 2]), loss="cross_entropy"), r"got torch.int64 from 0 to 2"),
+        (lambda: _own(_logits, torch.tensor([0, -1, 1]), loss="cross_entropy"), r"got torch.int64 from -1 to 1"),
+        (lambda: _own(_logits, torch.ones(3, 2).long(), loss="cross_entropy"), r"axis of classes; got \(3, 2\) and"),
+        (lambda: _own(_logits, torch.ones(3), loss=lambda p, y: p[:, 0] - y), r"`loss` must return one number"),
         (lambda: theory.teacher_task(dim=0), r"`dim` must be at least 1; got 0"),
         (lambda: theory.transformer(torch.ones(2, 2, 2), torch.ones(2, 2, 2), layers=0, heads=1), r"got 0 and 1"),
     ],

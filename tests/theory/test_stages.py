@@ -50,6 +50,24 @@ def test_orthogonal_features_activate_at_one_over_gradient() -> None:
     torch.testing.assert_close(stages.log_weights[1], torch.tensor([0.0, 1.5, 0.75, 1.0], dtype=torch.float64))
 
 
+@pytest.mark.parametrize("small", [1e-3, 1e-5, 1e-7, 2e-9])
+def test_a_tiny_product_joins_once(small: float) -> None:
+    x = 2**0.5 * torch.eye(2, dtype=torch.float64)
+    stages = theory.incremental_stages(theory.linear(x, x @ torch.tensor([1.0, small], dtype=torch.float64)))
+    assert stages.coordinates == (0, 1)
+    assert stages.status is theory.Status.FINISHED
+    torch.testing.assert_close(stages.times, torch.tensor([1.0, 1 / small], dtype=torch.float64))
+    torch.testing.assert_close(stages.products[-1], torch.tensor([1.0, small], dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_rounding_of_float32_data_makes_no_stage_twice() -> None:
+    x = _draw(50, 4).float()
+    stages = theory.incremental_stages(theory.linear(x, x @ torch.tensor([1.0, -2.0, 0.5, 0.0])))
+    assert stages.status is theory.Status.FINISHED
+    assert len(set(stages.coordinates)) == len(stages.coordinates)
+    assert bool((stages.times.diff() > 0).all())
+
+
 @pytest.mark.parametrize("seed", [3, 19])
 def test_flow_at_a_tiny_alpha_has_the_times_of_the_limit(seed: int) -> None:
     net, u0, v0 = _head(seed)
@@ -143,12 +161,42 @@ def test_exchangeable_heads_tie_and_split_by_theta0() -> None:
         torch.testing.assert_close(predicted.activation_times()[list(first)], times, rtol=5e-3, atol=0)
 
 
+def test_tied_heads_stay_equal_through_all_stages() -> None:
+    """The symmetric path is unstable; rounding must not choose between the heads."""
+    x = _draw(30, 3, 2, seed=3)
+    target = torch.tanh(x * torch.tensor([1.5, -0.7], dtype=torch.float64))
+    stages = theory.incremental_stages(theory.transformer(x, target, layers=1, heads=2))
+    assert stages.status is theory.Status.FINISHED
+    assert stages.groups == ((3, 7), (1, 5), (2, 6), (0, 4))
+    assert torch.equal(stages.products[:, :4], stages.products[:, 4:])
+    assert not any(certificate.holds for certificate in stages.certificates)
+    assert stages.certificates[-1].minimum_constant < 0  # a saddle: the flow leaves the symmetric path
+
+
+def test_features_of_opposite_sign_tie_and_stay_opposite() -> None:
+    x = _draw(30, 2)
+    net = theory.linear(torch.cat([x, -x[:, :1]], dim=1), x @ torch.tensor([1.0, -0.3], dtype=torch.float64))
+    stages = theory.incremental_stages(net)
+    assert stages.groups == ((0, 2), (1,))
+    torch.testing.assert_close(stages.products[-1], torch.tensor([0.5, -0.3, -0.5], dtype=torch.float64))
+
+
+def test_a_tie_without_symmetry_is_followed_one_by_one() -> None:
+    """Equal gradients at zero, unequal curvatures: the products must not be held equal."""
+    x = torch.diag(torch.tensor([2.0, 4.0], dtype=torch.float64))
+    stages = theory.incremental_stages(theory.linear(x, torch.tensor([2.0, 1.0], dtype=torch.float64)))
+    assert stages.groups == ((0, 1),)
+    torch.testing.assert_close(stages.products[-1], torch.tensor([1.0, 0.25], dtype=torch.float64))
+
+
 def test_symmetric_data_tie() -> None:
     x = _draw(30, 2)
     net = theory.linear(torch.cat([x, x[:, :1]], dim=1), x @ torch.tensor([1.0, -0.3], dtype=torch.float64))
     stages = theory.incremental_stages(net)
     assert stages.groups == ((0, 2), (1,))
     assert stages.certificates[0].minimum_constant == 0.0  # a valley, not a strict minimum
+    assert not stages.certificates[1].holds
+    assert "failed at stage 1, a tie" in stages.certificates[1].verdict
     torch.testing.assert_close(stages.products[-1], torch.tensor([0.5, -0.3, 0.5], dtype=torch.float64))
 
 
@@ -164,6 +212,12 @@ def test_cross_entropy_without_regularisation_is_unbounded() -> None:
     stages = theory.incremental_stages(_classifier())
     assert stages.status is theory.Status.UNBOUNDED
     assert "`l2`" in stages.status.remedy
+    # Phase A is valid: the winner and its time are recorded, and that nothing follows.
+    assert stages.coordinates == theory.incremental_stages(_classifier(l2=0.01)).coordinates[: len(stages.coordinates)]
+    assert len(stages.coordinates) >= 1
+    assert len(stages.products) == len(stages.coordinates) + 1
+    assert not stages.certificates[-1].holds
+    assert "Phase B has no limit" in stages.certificates[-1].verdict
     assert theory.incremental_stages(_classifier(l2=0.01)).status is theory.Status.FINISHED
 
 
@@ -181,6 +235,31 @@ def test_all_above_the_threshold_from_the_start() -> None:
     net = theory.linear(_draw(20, 3), _draw(20, seed=1))
     stages = theory.incremental_stages(net, *theory.gaussian_start(3), log10_alpha=-1)
     assert stages.activation_times().tolist() == [0.0, 0.0, 0.0]
+    assert stages.groups == ((0, 1, 2),)
+    assert len(stages.certificates[0].tied) == 1
+    assert not stages.certificates[0].holds
+    assert "from the start" in stages.certificates[0].verdict
+    torch.testing.assert_close(net.gradient(stages.products[-1]), torch.zeros(3, dtype=torch.float64))
+
+
+def test_large_weights_with_small_products_wait_for_the_product() -> None:
+    """u0 = 1, v0 = 0.001 at α = 0.1: w and ŵ are above the wall from the start, their product is not."""
+    x = 2**0.5 * torch.eye(2, dtype=torch.float64)
+    net = theory.linear(x, x @ torch.tensor([1.0, -2.0], dtype=torch.float64))
+    u0, v0 = torch.ones(2), torch.full((2,), 0.001)
+    stages = theory.incremental_stages(net, u0, v0, log10_alpha=-1)
+    measured = theory.activation_times(theory.solve_flow(net, u0, v0, log10_alpha=-1, t_end=5.0))
+    assert stages.groups == ((1,), (0,))
+    torch.testing.assert_close(stages.activation_times(), measured, rtol=5e-3, atol=0)
+
+
+def test_a_head_at_a_large_alpha() -> None:
+    x, y, _ = theory.teacher_task(samples=50, tokens=5, dim=4, seed=0)
+    net, (u0, v0) = theory.attention_head(x, y), theory.gaussian_start(8, seed=0)
+    stages = theory.incremental_stages(net, u0, v0, log10_alpha=-1)
+    measured = theory.activation_times(theory.solve_flow(net, u0, v0, log10_alpha=-1, t_end=5.0))
+    assert stages.groups == ((0, 1, 2, 3, 4, 5, 7), (6,))
+    torch.testing.assert_close(stages.activation_times(), measured, rtol=5e-3, atol=0)
 
 
 @pytest.mark.parametrize(

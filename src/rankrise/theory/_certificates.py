@@ -20,13 +20,19 @@ class Certificate:
     """The assumptions behind one stage, from θ^k to θ^{k+1}.
 
     Attributes:
-        winner_gap: (Δ₂ - Δ₁) / Δ₁, first against second coordinate (4.2); inf if there is no second, 0 in a tie.
+        winner_gap: (Δ₂ - Δ₁) / Δ₁, first against second coordinate (4.2); 0 in a tie, inf if there is no second or
+            Δ₁ = 0, at finite α.
         runner_up: The second coordinate, None if there is none.
         tied: The coordinates that tie for first; one if the winner is unique.
         minimum_constant: c at θ^{k+1} (4.3); inf if the support is empty, NaN if phase B was cut short.
         left: Coordinates that left the support in this stage.
-        left_gradient: The smallest |g_i| among them (4.2 wants it positive); inf if none left.
+        left_gradient: The smallest -sgn(q_i) g_i among them, q_i of before (4.2 wants it positive: the gradient keeps
+            them away); 0 if it is rounding, inf if none left.
         settled: Whether phase B reached its limit before the next activation; always true in the limit α → 0.
+        tie_at: The first stage, from 1, whose winners tied, this one or an earlier one: from there on the stages depend
+            on θ0. None if there was no tie.
+        from_start: Whether these coordinates were above the threshold from the start, at finite α.
+        has_limit: Whether phase B has a limit; if not, `status` of the stages says why.
     """
 
     winner_gap: float
@@ -36,11 +42,14 @@ class Certificate:
     left: tuple[int, ...]
     left_gradient: float
     settled: bool
+    tie_at: int | None = None
+    from_start: bool = False
+    has_limit: bool = True
 
     @property
     def unique(self) -> bool:
-        """Whether the winner is unique and coordinates that left have a gradient (4.2)."""
-        return len(self.tied) == 1 and self.left_gradient > 0
+        """Whether this winner and all before it are unique, and a gradient keeps away coordinates that left (4.2)."""
+        return len(self.tied) == 1 and self.tie_at is None and not self.from_start and self.left_gradient > 0
 
     @property
     def strict_minimum(self) -> bool:
@@ -50,7 +59,7 @@ class Certificate:
     @property
     def holds(self) -> bool:
         """Whether 4.2 and 4.3 hold at this stage."""
-        return self.unique and self.strict_minimum and self.settled
+        return self.unique and self.strict_minimum and self.settled and self.has_limit
 
     @property
     def verdict(self) -> str:
@@ -59,16 +68,27 @@ class Certificate:
         >>> Certificate(0.5, 3, (1,), 0.2, (), float("inf"), True).verdict
         'Assumptions 4.2 and 4.3 hold: the winner leads by 50%, c = 0.2.'
         """
+        if not self.has_limit:
+            return "Phase B has no limit: the winner and its time stand, what follows is unknown."
+        if self.from_start:
+            return "Active from the start: α is too large for a first plateau."
         if len(self.tied) > 1:
             return f"Assumption 4.2 fails: coordinates {self.tied} tie, so the limit is not unique; it depends on θ0."
+        if self.tie_at is not None:
+            return f"Assumption 4.2 failed at stage {self.tie_at}, a tie: from there on the stages depend on θ0."
         if not self.settled:
             return "Phase B was cut short by the next activation: α is too large for separate stages here."
         if not self.unique:
-            return f"Assumption 4.2 fails: coordinates {self.left} left the support and one of them has no gradient."
+            return f"Assumption 4.2 fails: coordinates {self.left} left the support and no gradient keeps them away."
         if not self.strict_minimum:
             return f"Assumption 4.3 fails: c = {self.minimum_constant:.3g} is not positive."
-        lead = f"by {self.winner_gap:.0%}" if np.isfinite(self.winner_gap) else "alone"
-        return f"Assumptions 4.2 and 4.3 hold: the winner leads {lead}, c = {self.minimum_constant:.3g}."
+        return f"Assumptions 4.2 and 4.3 hold: the winner {self._lead}, c = {self.minimum_constant:.3g}."
+
+    @property
+    def _lead(self) -> str:
+        if self.runner_up is None:
+            return "leads alone"
+        return f"leads by {self.winner_gap:.0%}" if np.isfinite(self.winner_gap) else "was at the wall already"
 
 
 def minimum_constant(products: Array, hessian: Array) -> float:
@@ -98,13 +118,10 @@ def winner_gap(delta: Array, tied: Index) -> tuple[float, int | None]:
     >>> winner_gap(np.array([1.0, np.inf, 1.5]), np.array([0]))
     (0.5, 2)
     """
-    order = np.argsort(delta, kind="stable")
-    second = (
-        int(tied[1]) if len(tied) > 1 else int(order[1]) if len(order) > 1 and np.isfinite(delta[order[1]]) else None
-    )
-    if second is None:
-        return float("inf"), None
     if len(tied) > 1:
-        return 0.0, second
-    first = float(delta[tied[0]])
+        return 0.0, int(tied[1])
+    order = np.argsort(delta, kind="stable")
+    if len(order) == 1 or not np.isfinite(delta[order[1]]):
+        return float("inf"), None
+    second, first = int(order[1]), float(delta[order[0]])
     return (float(delta[second]) - first) / first if first > 0 else float("inf"), second

@@ -43,6 +43,8 @@ class StageTimes:
     @property
     def distances(self) -> Tensor:
         """Distance of each α from the limit: max_k |time - T_k| over what activated by t_end, (n,); NaN for nothing."""
+        if not self.coordinates:
+            return torch.full((len(self.log10_alphas),), torch.nan, dtype=torch.float64)
         gaps = (self.measured - self.limit).abs()
         furthest = torch.where(gaps.isfinite(), gaps, -torch.inf).amax(dim=1)
         return torch.where(furthest >= 0, furthest, torch.nan)
@@ -54,7 +56,9 @@ class StageTimes:
 
     @property
     def prediction_errors(self) -> Tensor:
-        """Largest relative error of the finite-α prediction at each α, (n,), over times that both give."""
+        """Largest relative error of the finite-α prediction at each α, (n,), over times both give; NaN for none."""
+        if not self.coordinates:
+            return torch.full((len(self.log10_alphas),), torch.nan, dtype=torch.float64)
         errors = (self.predicted / self.measured - 1).abs()
         usable = self.predicted.isfinite() & self.measured.isfinite() & (self.measured > 0)
         return torch.where(usable, errors, 0.0).amax(dim=1)

@@ -10,13 +10,14 @@ Symbols:
                 any length is one step
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from rankrise.theory._model import LocalModel, Path, solve_model, tolerance_scale
-from rankrise.theory._networks import DiagonalNetwork
 from rankrise.theory._rosenbrock import Array, Index
 
 _FIRST_RADIUS = 0.1  # of ‖q - q_0‖; it adapts
@@ -25,7 +26,20 @@ _MODEL_TOLERANCE = 0.1  # of the tolerance of the flow
 _NEGLIGIBLE = 0.01  # a correction smaller than this part of the tolerance is not worth a gradient
 _FAR = 5.0  # columns are measured again if the products went this many times the failed step since the last time
 _OLD = 20  # plus one per active coordinate: the steps after which columns are measured again in any case
+ENDLESS = 1e100  # a product as large as this, whose square float64 still holds, grows without bound
 _HYSTERESIS = 2.0  # below the wall, before an active coordinate is dropped
+
+
+class Landscape(Protocol):
+    """What the flow needs of a network: L, g and columns of H as functions of q."""
+
+    def loss_and_gradient(self, q: torch.Tensor, /) -> tuple[float, torch.Tensor]:
+        """Return L and g = -∂L/∂q."""
+        ...
+
+    def hessian_columns(self, q: torch.Tensor, index: Sequence[int], /) -> torch.Tensor:
+        """Return the columns `index` of ∂²L/∂q²."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,17 @@ def log_products(log_w: Array, log_w_hat: Array) -> Array:
     return products
 
 
+def products_at(pieces: Sequence[Piece], times: Array) -> Array:
+    """Return q at times on a path, (len(times), p)."""
+    ends = np.array([piece.end for piece in pieces])
+    rows = []
+    for t, n in zip(times.tolist(), np.searchsorted(ends, times).tolist(), strict=True):
+        piece = pieces[min(n, len(pieces) - 1)]
+        s = piece.path.at(t - piece.time)
+        rows.append(log_products(piece.log_w + s, piece.log_w_hat - s))
+    return np.array(rows).reshape(len(times), len(pieces[0].log_w))
+
+
 class Integrator:
     """The gradient flow in logarithmic coordinates, one accepted step at a time.
 
@@ -65,7 +90,7 @@ class Integrator:
         gradient: g there.
     """
 
-    def __init__(self, net: DiagonalNetwork, log_w: Array, log_w_hat: Array, *, wall: float, rtol: float) -> None:
+    def __init__(self, net: Landscape, log_w: Array, log_w_hat: Array, *, wall: float, rtol: float) -> None:
         self.t = 0.0
         self.log_w, self.log_w_hat = log_w, log_w_hat
         self.num_gradients = self.num_columns = self.num_steps = self.num_rejected = 0

@@ -11,6 +11,7 @@ Symbols:
     wall        the value of log w (or log ŵ) at which a coordinate starts to count as active
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -117,6 +118,15 @@ class Path:
         cubic = (1 - 2 * x) * rise + h * ((x - 1) * self.slopes[n - 1] + x * self.slopes[n])
         growth: Array = self.growths[n - 1] + x * rise + np.where(self.relaxed[n], 0.0, x * (x - 1) * cubic)
         return growth
+
+    def first(self, is_past: Callable[[Array], bool], node: int) -> float:
+        """Return when s first satisfies `is_past`, by bisection between a node that does and the one before."""
+        if node == 0:
+            return float(self.times[0])
+        low, high = float(self.times[node - 1]), float(self.times[node])
+        while low < (middle := 0.5 * (low + high)) < high:
+            low, high = (low, middle) if is_past(self.at(middle)) else (middle, high)
+        return high
 
 
 def tolerance_scale(log_w: Array, log_w_hat: Array) -> Array:

@@ -8,36 +8,16 @@ Symbols:
     H(q)    ∂²L/∂q²
 """
 
-import difflib
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from rankrise.theory._losses import resolve_loss
+
 # Data is streamed in chunks whose x takes this many bytes, so that the temporaries of a chunk stay in cache.
 _CHUNK_BYTES = 1 << 19
-
-
-def mse(prediction: Tensor, y: Tensor) -> Tensor:
-    """Mean squared error ½‖y − h‖², summed over outputs and averaged over samples.
-
-    >>> mse(torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)).item()
-    2.5
-    """
-    return 0.5 * (prediction - y).square().sum() / len(y)
-
-
-def cross_entropy(prediction: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of logits `prediction` (N, ..., classes) and labels `y` (N, ...), averaged over samples.
-
-    >>> round(cross_entropy(torch.zeros(1, 2), torch.tensor([0])).item(), 4)
-    0.6931
-    """
-    log_p = torch.log_softmax(prediction, dim=-1)
-    return -log_p.gather(-1, y.unsqueeze(-1)).sum() / len(y)
-
-
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": mse, "cross_entropy": cross_entropy}
 
 
 class DiagonalNetwork:
@@ -84,8 +64,10 @@ class DiagonalNetwork:
                 f"`x` and `y` must hold the same, positive number of samples; got {len(x)} and {len(y)}: "
                 "put samples along the first axis of both."
             )
-        if not l2 >= 0:
-            raise ValueError(f"`l2` must be zero or positive; got {l2}: it is the strength of the penalty ½ l2 ‖q‖².")
+        if not 0 <= l2 < math.inf:
+            raise ValueError(
+                f"`l2` must be zero or positive; got {l2}: it is the finite strength of the penalty ½ l2 ‖q‖²."
+            )
         for name, data in (("x", x), ("y", y)):
             if data.is_floating_point() and not bool(data.isfinite().all()):
                 bad = int((~data.isfinite()).sum())
@@ -96,7 +78,8 @@ class DiagonalNetwork:
         self.num_weights = int(num_weights)
         self.l2 = float(l2)
         self.device = x.device
-        self.loss_name, self._loss = _resolve_loss(loss)
+        self.loss_name, self._loss = resolve_loss(loss)
+        x, y = x.detach(), y.detach()
         self._x = x.double() if x.is_floating_point() else x
         self._y = (y.double() if self.loss_name == "mse" or y.is_floating_point() else y).to(x.device)
         self._chunk = max(1, _CHUNK_BYTES // max(1, self._x[0].numel() * self._x.element_size()))
@@ -110,7 +93,7 @@ class DiagonalNetwork:
         """Return L(q)."""
         q = self._checked(q)
         with torch.no_grad():
-            total = sum(float(self._loss(self.h(x, q), y)) * len(x) for x, y in self._chunks())
+            total = sum(float(self._chunk_loss(x, y, q)) * len(x) for x, y in self._chunks())
         return self._finite_loss(total / self.num_samples, q) + 0.5 * self.l2 * float(q @ q)
 
     def gradient(self, q: Tensor) -> Tensor:
@@ -123,10 +106,23 @@ class DiagonalNetwork:
         Raises:
             ValueError: If h or its derivative is not finite at q.
         """
-        q = self._checked(q)
+        return self._loss_and_gradient(self._checked(q), self._chunks(), self.num_samples)
+
+    def batch_gradient(self, q: Tensor, index: Tensor) -> Tensor:
+        """Return g(q) of the loss over the samples `index` only, for stochastic gradients.
+
+        Args:
+            q: Products, p numbers.
+            index: Indices of samples, at least one.
+        """
+        return self._loss_and_gradient(self._checked(q), [(self._x[index], self._y[index])], len(index))[1]
+
+    def _loss_and_gradient(
+        self, q: Tensor, chunks: Iterable[tuple[Tensor, Tensor]], num_samples: int
+    ) -> tuple[float, Tensor]:
         loss, slope = 0.0, torch.zeros_like(q)
-        for x, y in self._chunks():
-            weight = len(x) / self.num_samples
+        for x, y in chunks:
+            weight = len(x) / num_samples
             part, part_slope = self._chunk_gradient(x, y, q)
             loss += weight * part
             slope += weight * part_slope
@@ -164,11 +160,22 @@ class DiagonalNetwork:
         columns[index, torch.arange(len(index), device=self.device)] += self.l2
         return columns
 
+    def _chunk_loss(self, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
+        loss = self._loss(self.h(x, q), y)
+        if loss.numel() != 1:
+            raise ValueError(
+                f"`loss` must return one number, the mean over samples; got a tensor of shape {tuple(loss.shape)}: "
+                "end it with .mean()."
+            )
+        return loss.reshape(())
+
     def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
         """Loss and ∂L/∂q of one chunk, by reverse mode."""
         with torch.enable_grad():
             q = q.detach().requires_grad_()
-            loss = self._loss(self.h(x, q), y)
+            loss = self._chunk_loss(x, y, q)
+            if not loss.requires_grad:  # h does not depend on q
+                return float(loss), torch.zeros_like(q)
             (slope,) = torch.autograd.grad(loss, q, materialize_grads=True)
         return float(loss.detach()), slope
 
@@ -176,10 +183,13 @@ class DiagonalNetwork:
         """Columns of ∂²L/∂q² of one chunk, by reverse mode twice; the first pass is shared by all columns."""
         with torch.enable_grad():
             q = q.detach().requires_grad_()
-            loss = self._loss(self.h(x, q), y)
+            loss = self._chunk_loss(x, y, q)
+            none = torch.zeros(len(q), len(index), dtype=q.dtype, device=q.device)
+            if not loss.requires_grad:  # h does not depend on q
+                return none
             (slope,) = torch.autograd.grad(loss, q, create_graph=True, materialize_grads=True)
             if not slope.requires_grad:  # ℓ(h) is linear in q
-                return torch.zeros(len(q), len(index), dtype=q.dtype, device=q.device)
+                return none
             columns = [
                 torch.autograd.grad(slope[i], q, retain_graph=True, materialize_grads=True)[0] for i in index.tolist()
             ]
@@ -206,16 +216,6 @@ class DiagonalNetwork:
         return loss
 
 
-def _resolve_loss(loss: str | Callable[[Tensor, Tensor], Tensor]) -> tuple[str, Callable[[Tensor, Tensor], Tensor]]:
-    if callable(loss):
-        return "custom", loss
-    if loss not in LOSSES:
-        close = difflib.get_close_matches(loss, LOSSES, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "or pass a callable loss(prediction, y)."
-        raise ValueError(f"`loss` must be one of {', '.join(map(repr, LOSSES))}; got {loss!r}: {hint}")
-    return loss, LOSSES[loss]
-
-
 def _describe(q: Tensor) -> str:
     """Say which coordinates of q are not zero, and how large they are."""
     moved = q.nonzero().flatten().tolist()
@@ -228,7 +228,7 @@ class _Linear(DiagonalNetwork):
     """h(x; q) = Σ q_i x_i under mean squared error, with H = XᵀX / N formed once."""
 
     def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
-        super().__init__(_linear_h, x, y, num_weights=x.shape[1], l2=l2)
+        super().__init__(_linear_h, x.double(), y, num_weights=x.shape[1], l2=l2)
         self._gram = self._x.T @ self._x / len(x)
 
     def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
@@ -247,7 +247,7 @@ class _AttentionHead(DiagonalNetwork):
     """
 
     def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
-        super().__init__(_attention_h, x, y, num_weights=2 * x.shape[2], l2=l2)
+        super().__init__(_attention_h, x.double(), y, num_weights=2 * x.shape[2], l2=l2)
 
     def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
         a, b = q.chunk(2)
@@ -325,7 +325,7 @@ def linear(
         )
     if loss == "mse":
         return _Linear(x, y, l2=l2)
-    return DiagonalNetwork(_linear_h, x, y, num_weights=x.shape[1], loss=loss, l2=l2)
+    return DiagonalNetwork(_linear_h, x.double(), y, num_weights=x.shape[1], loss=loss, l2=l2)
 
 
 def attention_head(
@@ -352,4 +352,4 @@ def attention_head(
         )
     if loss == "mse":
         return _AttentionHead(x, y, l2=l2)
-    return DiagonalNetwork(_attention_h, x, y, num_weights=2 * x.shape[2], loss=loss, l2=l2)
+    return DiagonalNetwork(_attention_h, x.double(), y, num_weights=2 * x.shape[2], loss=loss, l2=l2)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rankrise.theory._networks import DiagonalNetwork
+from rankrise.theory._status import Status
 
 _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "gd": torch.optim.SGD,
@@ -41,7 +42,7 @@ class Descent:
         losses: L(q) on all samples, without weight decay, (T,).
         u: Last u, (p,).
         v: Last v, (p,).
-        status: "finished", or why the run stopped early and what to do; the arrays then end where it stopped.
+        status: How it ended, with its remedy; the arrays end where it stopped.
     """
 
     optimiser: str
@@ -53,7 +54,7 @@ class Descent:
     losses: Tensor
     u: Tensor
     v: Tensor
-    status: str
+    status: Status
 
 
 def descend(
@@ -98,7 +99,7 @@ def descend(
     >>> from rankrise.theory import linear
     >>> net = linear(torch.eye(2), torch.tensor([2.0, 4.0]))
     >>> run = descend(net, torch.ones(2), torch.zeros(2), log10_alpha=-3, learning_rate=0.1, num_steps=400)
-    >>> [round(q, 4) for q in run.products[-1].tolist()], run.status
+    >>> [round(q, 4) for q in run.products[-1].tolist()], run.status.value
     ([2.0, 4.0], 'finished')
     """
     _check(net, u0, v0, log10_alpha, learning_rate, num_steps, optimiser, every, weight_decay, batch_size)
@@ -106,12 +107,12 @@ def descend(
     theta = (10.0**log10_alpha * torch.stack([u0, v0]).detach().double().to(net.device)).requires_grad_()
     torch_optimiser = _OPTIMISERS[optimiser]([theta], lr=learning_rate, weight_decay=weight_decay)
 
-    steps, products, losses, status = [], [], [], "finished"
+    steps, products, losses, status = [], [], [], Status.FINISHED
     for step in range(num_steps + 1):
         u, v = theta.detach()
         q = u * v
         if not bool((q.abs() < _DIVERGED).all()):
-            status = f"diverged at step {step}: lower `learning_rate`, which is {learning_rate:g}."
+            status = Status.DIVERGED
             break
         if step % every == 0 or step == num_steps:
             steps.append(step)
@@ -145,13 +146,7 @@ def _gradients(net: DiagonalNetwork, batch_size: int | None, seed: int) -> Itera
     while True:
         order = torch.randperm(net.num_samples, generator=generator).to(net.device)
         for start in range(0, net.num_samples, batch_size):
-            yield functools.partial(_batch_gradient, net, order[start : start + batch_size])
-
-
-def _batch_gradient(net: DiagonalNetwork, index: Tensor, q: Tensor) -> Tensor:
-    """Return g of the loss over the samples `index`."""
-    _, slope = net._chunk_gradient(net._x[index], net._y[index], q)
-    return -(slope + net.l2 * q)
+            yield functools.partial(net.batch_gradient, index=order[start : start + batch_size])
 
 
 def _check(

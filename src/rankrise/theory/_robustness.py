@@ -28,7 +28,8 @@ class PerturbationTest:
 
     Attributes:
         noise: Standard deviation of the perturbation of u.
-        distances: max_i |q_i - q*_i| at the end of each run, (trials,); inf for a run without a limit.
+        distances: max_i |q_i - q*_i| at the end of each run, (trials,); inf for a run without a limit;
+            empty if the support is, so that there was nothing to perturb.
         scale: max_i |q*_i|, to judge them by.
     """
 
@@ -38,13 +39,18 @@ class PerturbationTest:
 
     @property
     def fraction(self) -> float:
-        """The part of the ensemble that reached the same end."""
+        """The part of the ensemble that reached the same end; NaN if there was nothing to perturb."""
         return float((self.distances <= _SAME * self.scale).double().mean())
 
     @property
     def holds(self) -> bool:
-        """Whether all runs reached the same end."""
-        return self.fraction == 1.0
+        """Whether all runs reached the same end; vacuously true if there was nothing to perturb."""
+        return not self.tested or self.fraction == 1.0
+
+    @property
+    def tested(self) -> bool:
+        """Whether there was anything to perturb."""
+        return len(self.distances) > 0
 
 
 def perturb_minimum(
@@ -67,7 +73,7 @@ def perturb_minimum(
     """
     _check(stages, k, len(stages.products) - 1, noise, trials)
     q = stages.products[k].numpy()
-    return _test(net, q, q, stages, noise, trials, seed)
+    return _test(net, q, q, noise, trials, seed)
 
 
 def perturb_transition(
@@ -93,17 +99,15 @@ def perturb_transition(
     group = list(stages.groups[k])
     gradient = net.gradient(stages.products[k]).cpu().numpy()
     start[group] = np.sign(gradient[group]) * noise**2
-    return _test(net, start, stages.products[k + 1].numpy(), stages, noise, trials, seed)
+    return _test(net, start, stages.products[k + 1].numpy(), noise, trials, seed)
 
 
-def _test(
-    net: DiagonalNetwork, start: Array, end: Array, stages: Stages, noise: float, trials: int, seed: int
-) -> PerturbationTest:
+def _test(net: DiagonalNetwork, start: Array, end: Array, noise: float, trials: int, seed: int) -> PerturbationTest:
     generator = np.random.default_rng(seed)
     slope = float(net.gradient(torch.zeros(net.num_weights)).abs().max())
     support = np.flatnonzero(start)
-    distances = np.zeros(trials)
-    for trial in range(trials if len(support) else 0):
+    distances = np.zeros(trials if len(support) else 0)
+    for trial in range(len(distances)):
         u = np.sqrt(np.abs(start[support])) + noise * generator.standard_normal(len(support))
         q = np.zeros_like(start)
         q[support] = np.sign(start[support]) * u**2

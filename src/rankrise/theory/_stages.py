@@ -18,14 +18,16 @@ import torch
 from torch import Tensor
 
 from rankrise.theory._certificates import Certificate, minimum_constant, winner_gap
+from rankrise.theory._integrator import log_products, products_at
 from rankrise.theory._networks import DiagonalNetwork
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._start import log_inverse_alpha, orient, to_tensor
 from rankrise.theory._status import Status
-from rankrise.theory._transition import Transition, first_passage, products_at, settle
+from rankrise.theory._symmetry import settle_symmetric
+from rankrise.theory._transition import _FLOOR, Transition, balanced_logs, first_passage, settle
 
-_EPSILON = 1e-6  # |q| at which the winner starts phase B in the limit
-_FLOOR = 1e-9  # a gradient below this part of the largest at θ = 0 is rounding, and reads as zero
+_EPSILON = 1e-6  # of its expected product |g|/‖H‖: where the winner starts phase B in the limit
+_NEGLIGIBLE = 1e-6  # |q| that a coordinate must have to stay in a phase B that was cut short
 _TIE = 1e-8  # times until active that agree to this relative accuracy tie
 _SETTLED = 1e-3  # of the largest product: as close to its limit, a phase B that was cut short counts as settled
 
@@ -36,11 +38,12 @@ class Stages:
 
     Attributes:
         coordinates: The winner i_k of each stage, K integers; the first of the group where several tie.
-        groups: All coordinates that activate in each stage, K tuples; longer than one only in a tie.
+        groups: All coordinates that activate in each stage, K tuples; longer than one only in a tie, or at time 0 where
+            products of a run start above the threshold.
         signs: Sign of each winner's product, K times +1 or -1.
         times: T_1 ... T_K, rescaled, (K,).
         certificates: Assumptions 4.2 and 4.3, one record per stage.
-        products: q^0 ... q^K, (K + 1, p).
+        products: q^0 ... q^K, (K + 1, p); where phase B has no limit, the last row is where it was given up.
         losses: L(θ^0) ... L(θ^K), (K + 1,).
         supports: Support of each θ^k, K + 1 tuples.
         log_weights: b^0 ... b^K, (K + 1, p).
@@ -77,7 +80,7 @@ class Stages:
         return times
 
 
-def time_until_active(log_w: Array, log_w_hat: Array, gradient: Array, wall: float) -> Array:
+def time_until_active(log_w: Array, log_w_hat: Array, gradient: Array, wall: Array | float) -> Array:
     """Return Δ(i): how long until log w (g > 0) or log ŵ (g < 0) reaches the wall; inf where g = 0. Equation (8).
 
     With log w = -b, log ŵ = b - 2 and the wall at 0 this is (b_i - 1 + sgn g_i) / g_i.
@@ -107,11 +110,14 @@ def incremental_stages(
     Without θ0 this is the limit α → 0: from θ^0 = 0, b^0 = 1, T_0 = 0, each stage (A) finds the winner
     i_k = argmin Δ_k and the time T_{k+1} = T_k + Δ_k(i_k) (8, 9), moves b^{k+1} = b^k - g(θ^k) Δ_k(i_k) (10), and (B)
     follows the flow from θ^k + ε (e_i, sgn(g_i) e_i) on the support and the winner to its limit θ^{k+1} (11).
-    With θ0 and α it predicts the activation times of that very run: log w starts at its own value, the walls stand at
-    the threshold, and the growth ∫ g dt during phase B counts for the coordinates that wait.
+    With θ0 and α it predicts the activation times of that very run: log w starts at its own value, the walls stand
+    where |q| = ¼ |w² - ŵ²| is the threshold, and the growth ∫ g dt during phase B counts for the coordinates that wait.
+    Products above the threshold from the start are active from the start, at time 0. Those that wait are taken as
+    zero, which is rough where α is as large as 0.1.
 
-    Coordinates whose times agree to 1e-8 tie and activate as a group, from equal starts in the limit; the certificate
-    then says that the limit is not unique. A gradient below 1e-9 of the largest at θ = 0 reads as zero.
+    Coordinates whose times agree to 1e-8 tie and activate as a group, from equal starts in the limit, where those that
+    a symmetry exchanges stay equal. The certificates of this and all later stages then say that the limit is not
+    unique. A gradient below 1e-9 of the largest at θ = 0 reads as zero.
 
     Args:
         net: The network.
@@ -119,7 +125,7 @@ def incremental_stages(
         v0: v before the factor α.
         log10_alpha: log10 α, negative.
         threshold: |q| at which a coordinate counts as active; finite-α form only.
-        t_end: Leave out stages after this rescaled time.
+        t_end: Leave out stages after this rescaled time; the status says if there are any.
         max_stages: Stop after so many stages; 4p if None.
         on_stage: Called with the rescaled time after each stage, for progress.
 
@@ -146,12 +152,10 @@ def incremental_stages(
     if not 0 < threshold < 1:
         raise ValueError(f"`threshold` must lie in (0, 1); got {threshold}: 1e-3 is usual.")
     if u0 is None and v0 is None and log10_alpha is None:
-        clock = _Clock(1.0, 0.0, -np.ones(p), -np.ones(p), epsilon=_EPSILON, threshold=0.0)
+        clock = _Clock(1.0, -np.ones(p), -np.ones(p), threshold=0.0)
     elif u0 is not None and v0 is not None and log10_alpha is not None:
         inverse, start = log_inverse_alpha(log10_alpha), orient(net, u0, v0)
-        wall = 0.5 * math.log(4 * threshold)
-        log_w, log_w_hat = start.log_w - inverse, start.log_w_hat - inverse
-        clock = _Clock(inverse, wall, log_w, log_w_hat, epsilon=threshold, threshold=threshold)
+        clock = _Clock(inverse, start.log_w - inverse, start.log_w_hat - inverse, threshold=threshold)
     else:
         raise ValueError(
             f"`u0`, `v0` and `log10_alpha` must be given together; got only {', '.join(given)}: "
@@ -165,15 +169,15 @@ class _Clock:
     """The slow variables: time and the logarithmic weights of the coordinates that wait."""
 
     A: float
-    wall: float
     log_w: Array
     log_w_hat: Array
-    epsilon: float
     threshold: float
     t: float = 0.0
 
     def __post_init__(self) -> None:
         self.log_c = self.log_w + self.log_w_hat
+        p = len(self.log_c)
+        self.wall = np.zeros(p) if self.limit else self.height(np.full(p, self.threshold), np.arange(p))
 
     @property
     def limit(self) -> bool:
@@ -186,10 +190,21 @@ class _Clock:
 
     def place(self, index: Index, products: Array) -> None:
         """Put coordinates where their products are; in the limit, on the wall."""
-        height = np.full(len(index), self.wall) if self.limit else 0.5 * np.log(4 * np.abs(products))
+        height = self.wall[index] if self.limit else self.height(products, index)
         up = products > 0
         self.log_w[index] = np.where(up, height, self.log_c[index] - height)
         self.log_w_hat[index] = self.log_c[index] - self.log_w[index]
+
+    def height(self, products: Array, index: Index) -> Array:
+        """The larger of log w and log ŵ where |q| = ¼ |w² - ŵ²| and w ŵ = c: w² = 2 |q| + √(4 q² + c²)."""
+        height: Array = 0.5 * np.log(2 * np.abs(products) + np.hypot(2 * products, np.exp(self.log_c[index])))
+        return height
+
+    def logs(self, q: Array) -> tuple[Array, Array]:
+        """Return log w and log ŵ where q is not zero, -inf for those that wait; balanced in the limit."""
+        if self.limit:
+            return balanced_logs(q)
+        return np.where(q != 0, self.log_w, -np.inf), np.where(q != 0, self.log_w_hat, -np.inf)
 
 
 class _Run:
@@ -210,15 +225,20 @@ class _Run:
         self.loss, gradient = net.loss_and_gradient(torch.from_numpy(self.q))
         self.gradient: Array = gradient.cpu().numpy()
         self.scale = float(np.abs(self.gradient).max())
-        self.num_gradients, self.num_columns, self.tied = 1, 0, False
+        self.num_gradients, self.num_columns = 1, 0
+        self.tie_at: int | None = None
+        self.classes: list[Index] = []
         self.winners: list[tuple[tuple[int, ...], int, float, Certificate]] = []
         self.points: list[tuple[Array, float, Array]] = []
         self._record()
 
     def stages(self) -> Stages:
-        status = Status.FINISHED
-        while status is Status.FINISHED and not self._is_over(delta := self._delta()):
-            status = self._stage(delta) if len(self.winners) < self.max_stages else Status.MAX_STAGES
+        status = self._start()
+        while status is Status.FINISHED and np.isfinite(first := (delta := self._delta()).min()):
+            if self.clock.t + first > self.t_end * self.clock.A:
+                status = Status.T_END
+            else:
+                status = self._stage(delta) if len(self.winners) < self.max_stages else Status.MAX_STAGES
         groups, signs, times, certificates = zip(*self.winners, strict=True) if self.winners else ((), (), (), ())
         products, losses, log_weights = zip(*self.points, strict=True)
         return Stages(
@@ -238,55 +258,90 @@ class _Run:
             num_jacobian_columns=self.num_columns,
         )
 
-    def _is_over(self, delta: Array) -> bool:
-        """Whether nothing activates any more, or not before t_end."""
-        return not np.isfinite(delta.min()) or bool(self.clock.t + delta.min() > self.t_end * self.clock.A)
-
     def _delta(self) -> Array:
         """Δ_k, infinite on the support, where rounding noise would read as zero."""
         gradient = np.where(np.abs(self.gradient) > _FLOOR * self.scale, self.gradient, 0.0)
         delta = time_until_active(self.clock.log_w, self.clock.log_w_hat, gradient, self.clock.wall)
         return np.where(self.q != 0, np.inf, delta)
 
+    def _start(self) -> Status:
+        """Products of a run that are above the threshold from the start: phase B from there, at time 0."""
+        q = np.zeros_like(self.q) if self.clock.limit else log_products(self.clock.log_w, self.clock.log_w_hat)
+        above = np.flatnonzero(np.abs(q) > self.clock.threshold)
+        if len(above) == 0 or self.max_stages == 0:
+            return Status.FINISHED
+        start = np.zeros_like(q)
+        start[above] = q[above]
+        return self._phase_b(start, above, lead=(math.inf, None), from_start=True)
+
     def _stage(self, delta: Array) -> Status:
         """Phases A and B of one stage."""
         first = float(delta.min())
         group = np.flatnonzero(delta <= first * (1 + _TIE))
         self.clock.advance(self.gradient * first, first)  # (9), (10)
-        time = self.clock.t / self.clock.A
-        sign = np.sign(self.gradient[group])
-        self.tied = self.tied or len(group) > 1
         start = self.q.copy()
-        start[group] = self.clock.epsilon * sign
+        start[group] = self._size_at_start(group) * np.sign(self.gradient[group])
         self.clock.place(group, start[group])
-        end = settle(self.net, start, scale=self.scale, saddles=self.tied)  # (11)
+        if len(group) > 1:
+            self.tie_at = len(self.winners) + 1 if self.tie_at is None else self.tie_at
+            self.classes.append(group)
+        return self._phase_b(start, group, lead=winner_gap(delta, group))
+
+    def _phase_b(
+        self, start: Array, group: Index, *, lead: tuple[float, int | None], from_start: bool = False
+    ) -> Status:
+        """Follow the flow from `start` to its limit and record the stage."""
+        time = self.clock.t / self.clock.A
+        end = self._settle(start)  # (11)
         self.num_gradients += end.num_gradients
         self.num_columns += end.num_columns
-        if end.status is not Status.FINISHED:
-            return end.status
+        has_limit = end.status is Status.FINISHED
         settled = self._adopt(start, end)
-        gap, runner_up = winner_gap(delta, group)
         left = np.flatnonzero((start != 0) & (self.q == 0))
+        away = -np.sign(start[left]) * self.gradient[left]
         certificate = Certificate(
-            winner_gap=gap,
-            runner_up=runner_up,
-            tied=tuple(group.tolist()),
-            minimum_constant=minimum_constant(end.products[end.support], end.hessian) if settled else math.nan,
+            winner_gap=lead[0],
+            runner_up=lead[1],
+            tied=tuple(group[:1].tolist() if from_start else group.tolist()),
+            minimum_constant=minimum_constant(end.products[end.support], end.hessian)
+            if settled and has_limit
+            else math.nan,
             left=tuple(left.tolist()),
-            left_gradient=float(np.abs(self.gradient[left]).min(initial=np.inf)),
+            left_gradient=float(np.where(np.abs(away) > _FLOOR * self.scale, away, 0.0).min(initial=np.inf)),
             settled=settled,
+            tie_at=self.tie_at,
+            from_start=from_start,
+            has_limit=has_limit,
         )
-        self.winners.append((tuple(group.tolist()), int(sign[0]), time, certificate))
+        self.winners.append((tuple(group.tolist()), int(np.sign(start[group[0]])), time, certificate))
         self._record()
         if self.on_stage is not None:
             self.on_stage(time)
-        return Status.FINISHED
+        return end.status
+
+    def _settle(self, start: Array) -> Transition:
+        """The balanced flow; tied coordinates that are still equal move as one in the limit."""
+        equal = [group for group in self.classes if start[group].all() and np.ptp(np.abs(start[group])) == 0]
+        end = settle_symmetric(self.net, start, equal, scale=self.scale) if equal and self.clock.limit else None
+        if end is not None:
+            return end
+        saddles = self.tie_at is not None
+        return settle(self.net, start, logs=self.clock.logs(start), scale=self.scale, saddles=saddles)
+
+    def _size_at_start(self, group: Index) -> float:
+        """|q| from which the winners start phase B: the threshold; in the limit far below where they will rest."""
+        if not self.clock.limit:
+            return self.clock.threshold
+        column = self.net.hessian_columns(torch.from_numpy(self.q), group[:1].tolist())
+        self.num_columns += 1
+        curvature = float(column.abs().max())
+        return _EPSILON * float(np.abs(self.gradient[group[0]])) / curvature if curvature > 0 else _EPSILON
 
     def _adopt(self, start: Array, end: Transition) -> bool:
         """Take over the end of phase B; at finite α, only as far as the next activation."""
         clock = self.clock
         self.q, self.loss, self.gradient = end.products, end.loss, end.gradient
-        if clock.limit:
+        if clock.limit or end.status is not Status.FINISHED:
             return True
         moving = start != 0
         idle = np.where(moving, -np.inf, clock.log_w), np.where(moving, -np.inf, clock.log_w_hat)
@@ -296,10 +351,10 @@ class _Run:
         clock.advance(growth, duration)
         settled = True
         if passage is not None:
-            q = np.where(moving, products_at(end.pieces, duration), 0.0)
+            q = np.where(moving, products_at(end.pieces, np.array([duration]))[0], 0.0)
             settled = bool(np.abs(q - end.products).max() <= _SETTLED * np.abs(end.products).max())
             if not settled:
-                self.q = np.where(np.abs(q) > _EPSILON, q, 0.0)
+                self.q = np.where(np.abs(q) > _NEGLIGIBLE, q, 0.0)
                 self.loss, gradient = self.net.loss_and_gradient(torch.from_numpy(self.q))
                 self.gradient = gradient.cpu().numpy()
                 self.num_gradients += 1

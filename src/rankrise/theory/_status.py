@@ -4,7 +4,7 @@ import enum
 
 
 class Status(enum.Enum):
-    """How a flow or a run of Algorithm 1 ended; `remedy` says what to do when it is not what was wanted.
+    """How a flow, a run of Algorithm 1 or an optimiser ended; `remedy` says what to do when it is not what was wanted.
 
     >>> Status.FINISHED.value, Status.UNBOUNDED.remedy[:8]
     ('finished', 'Products')
@@ -13,8 +13,10 @@ class Status(enum.Enum):
     FINISHED = "finished"
     MAX_STEPS = "max_steps"
     MAX_STAGES = "max_stages"
+    T_END = "t_end"
     STALLED = "stalled"
     UNBOUNDED = "unbounded"
+    DIVERGED = "diverged"
 
     @property
     def remedy(self) -> str:
@@ -26,8 +28,10 @@ _REMEDIES = {
     Status.FINISHED: "Nothing to do: the computation reached its end.",
     Status.MAX_STEPS: "The largest number of steps was reached. Increase `max_steps`, or loosen `rtol`.",
     Status.MAX_STAGES: "The largest number of stages was reached. Increase `max_stages` to see more.",
+    Status.T_END: "The next stage lies after the time asked for. Increase `t_end` to see more.",
     Status.STALLED: "No step was short enough for the tolerance. Check that h is twice continuously differentiable, "
     "or loosen `rtol`.",
     Status.UNBOUNDED: "Products grow without bound and phase B has no limit, as with cross-entropy on separable data. "
     "Pass `l2` to the network: a penalty on q makes the minimum finite.",
+    Status.DIVERGED: "A step of the optimiser made a product larger than 1e100. Lower `learning_rate`.",
 }

@@ -91,7 +91,7 @@ def transformer(
             z = z + activation(z @ w_a[layer]) @ w_b[layer].T
         return z
 
-    net = Transformer(h, x, y, num_weights=2 * d * heads * layers, loss=loss, l2=l2)
+    net = Transformer(h, x.double(), y, num_weights=2 * d * heads * layers, loss=loss, l2=l2)
     net.coordinates = tuple(
         Coordinate(layer, head, circuit, index)
         for layer in range(layers)

@@ -7,19 +7,19 @@ Symbols:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from rankrise.theory._integrator import Integrator, Piece, log_products
-from rankrise.theory._networks import DiagonalNetwork
+from rankrise.theory._integrator import ENDLESS, Integrator, Landscape, Piece
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._status import Status
 
 _HORIZON = 1e9  # longest phase B, in units of 1/scale
 _SLOW = 1e-3  # Newton's method is tried once |g| on the support is below this part of the scale
 _LEFT = 1e-6  # a product that shrinks and is below this part of the largest one has left the support
+_FLOOR = 1e-9  # of the scale: a smaller gradient is rounding, and reads as zero
 _STATIONARY = 1e-10  # of the scale: |g| on the support after Newton's method
 _NEWTON_STEPS = 20
 _NEWTON_REACH = 0.1  # of the largest product: Newton's method must end near where the flow was
@@ -62,23 +62,32 @@ def balanced_logs(q: Array) -> tuple[Array, Array]:
 
 
 def settle(
-    net: DiagonalNetwork, q: Array, *, scale: float, saddles: bool = False, rtol: float = 1e-3, max_steps: int = 20_000
+    net: Landscape,
+    q: Array,
+    *,
+    scale: float,
+    logs: tuple[Array, Array] | None = None,
+    saddles: bool = False,
+    rtol: float = 1e-3,
+    max_steps: int = 20_000,
 ) -> Transition:
     """Follow the balanced flow from q on its support until it rests: equation (11).
 
     Once the flow is slow, Newton's method on the support finishes; its answer is taken if it stays close, keeps all
-    signs, and is a minimum. Otherwise the flow goes on.
+    signs, is a minimum, and has a gradient that keeps away those that left. Otherwise the flow goes on.
 
     Args:
         net: The network.
         q: Start; zero where the weights are held at zero.
         scale: Size of g by which slowness is judged.
+        logs: log w and log ŵ with those products, -inf where they are held at zero; balanced if None.
         saddles: Accept a stationary point that is no minimum (a tied group started on its symmetry axis).
         rtol: As for `solve_flow`.
         max_steps: As for `solve_flow`.
     """
     smallest = float(np.abs(q[q != 0]).min(initial=1.0))
-    integrator = Integrator(net, *balanced_logs(q), wall=0.5 * math.log(0.04 * smallest), rtol=rtol)
+    log_w, log_w_hat = balanced_logs(q) if logs is None else logs
+    integrator = Integrator(net, log_w, log_w_hat, wall=0.5 * math.log(0.04 * smallest), rtol=rtol)
     pieces: list[Piece] = []
     polish_columns, bar, status = 0, _SLOW * scale, Status.UNBOUNDED
     while integrator.t < _HORIZON / scale:
@@ -87,29 +96,24 @@ def settle(
             status = Status.MAX_STEPS if integrator.num_steps >= max_steps else Status.STALLED
             break
         pieces.append(piece)
+        if float(np.abs(integrator.products).max()) > ENDLESS:
+            break
         support, speed = _slow_support(integrator)
         if speed > bar:
             continue
-        end = _polish(net, integrator.products, support, scale=scale, saddles=saddles)
+        side = np.where(integrator.products != 0, integrator.products, q)
+        end = _polish_and_restore(net, integrator.products, support, side, scale=scale, saddles=saddles)
         polish_columns += end.num_columns
         integrator.num_gradients += end.num_gradients
         if end.found:
-            return Transition(
-                end.products,
-                end.loss,
-                end.gradient,
-                end.hessian,
-                tuple(pieces),
-                Status.FINISHED,
-                integrator.num_gradients,
-                integrator.num_columns + polish_columns,
-            )
+            counts = integrator.num_gradients, integrator.num_columns + polish_columns
+            found = end.products, end.loss, end.gradient, end.hessian
+            return Transition(*found, tuple(pieces), Status.FINISHED, *counts)
         bar = 0.1 * speed
-    products = np.where(np.isin(np.arange(len(q)), integrator.active), integrator.products, 0.0)
-    loss, gradient = integrator.loss, integrator.gradient
-    hessian = np.zeros((len(integrator.active),) * 2)
     counts = integrator.num_gradients, integrator.num_columns + polish_columns
-    return Transition(products, loss, gradient, hessian, tuple(pieces), status, *counts)
+    products = np.where(np.isin(np.arange(len(q)), integrator.active), integrator.products, 0.0)
+    unknown = np.full((len(integrator.active),) * 2, np.nan)
+    return Transition(products, integrator.loss, integrator.gradient, unknown, tuple(pieces), status, *counts)
 
 
 def _slow_support(integrator: Integrator) -> tuple[Index, float]:
@@ -131,12 +135,30 @@ class _Polished:
     num_columns: int
 
 
-def _polish(net: DiagonalNetwork, q: Array, support: Index, *, scale: float, saddles: bool) -> _Polished:
+def _polish_and_restore(
+    net: Landscape, q: Array, support: Index, side: Array, *, scale: float, saddles: bool
+) -> _Polished:
+    """Polish; a coordinate that g at the end drives back to the side it came from has not left, and is put back."""
+    gradients = columns = 0
+    while True:
+        end = _polish(net, q, support, scale=scale, saddles=saddles)
+        gradients, columns = gradients + end.num_gradients, columns + end.num_columns
+        returning = np.setdiff1d(np.flatnonzero(np.sign(side) * end.gradient > _FLOOR * scale), support)
+        if not end.found or len(returning) == 0:
+            return replace(end, num_gradients=gradients, num_columns=columns)
+        support = np.union1d(support, returning)
+
+
+def _polish(net: Landscape, q: Array, support: Index, *, scale: float, saddles: bool) -> _Polished:
     """Newton's method for g = 0 on the support: q_J ← q_J + H_JJ⁻¹ g_J, until |g_J| stops falling."""
     start = np.zeros_like(q)
     start[support] = q[support]
     at, best, gradients, columns = start.copy(), math.inf, 0, 0
-    hessian = np.zeros((len(support), len(support)))
+
+    def measure_hessian() -> Array:
+        block: Array = net.hessian_columns(torch.from_numpy(at), support.tolist()).cpu().numpy()[support]
+        return block
+
     for _ in range(_NEWTON_STEPS):
         gradients += 1
         loss, g = net.loss_and_gradient(torch.from_numpy(at))
@@ -146,49 +168,42 @@ def _polish(net: DiagonalNetwork, q: Array, support: Index, *, scale: float, sad
             break
         best = min(best, speed)
         columns += len(support)
-        hessian = net.hessian_columns(torch.from_numpy(at), support.tolist()).cpu().numpy()[support]
-        at[support] += np.linalg.lstsq(hessian, gradient[support], rcond=None)[0]
+        at[support] += np.linalg.lstsq(measure_hessian(), gradient[support], rcond=None)[0]
     reach = _NEWTON_REACH * float(np.abs(start).max(initial=0.0))
     found = (
         speed <= _STATIONARY * scale
         and float(np.abs(at - start).max(initial=0.0)) <= reach
         and bool((np.sign(at) == np.sign(start)).all())
-        and (saddles or len(support) == 0 or float(np.linalg.eigvalsh(hessian).min()) > -_STATIONARY * scale)
     )
+    hessian = np.full((len(support), len(support)), np.nan)
+    if found:
+        columns += len(support)
+        hessian = measure_hessian()
+        curvatures = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
+        found = saddles or len(support) == 0 or float(curvatures[0]) > -_STATIONARY * float(np.abs(curvatures).max())
     return _Polished(found, at, loss, gradient, hessian, gradients, columns)
 
 
-def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wall: float) -> tuple[float, Array] | None:
+def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wall: Array) -> tuple[float, Array] | None:
     """Return when, on a path, the first of some idle coordinates reaches the wall, and all growths s then.
 
     Args:
         pieces: A path from time 0.
         log_w: log w of the idle coordinates at time 0; -inf for the others.
         log_w_hat: log ŵ likewise.
-        wall: Of both.
+        wall: Of both, (p,).
     """
     grown = np.zeros_like(log_w)
     for piece in pieces:
         path = piece.path
 
         def height(s: Array, grown: Array = grown) -> Array:
-            top: Array = np.maximum(log_w + grown + s, log_w_hat - grown - s).max(axis=-1)
+            top: Array = (np.maximum(log_w + grown + s, log_w_hat - grown - s) - wall).max(axis=-1)
             return top
 
-        above = np.flatnonzero(height(path.growths) > wall)
+        above = np.flatnonzero(height(path.growths) > 0)
         if len(above):
-            if above[0] == 0:
-                return piece.time, grown
-            low, high = float(path.times[above[0] - 1]), float(path.times[above[0]])
-            while low < (middle := 0.5 * (low + high)) < high:
-                low, high = (low, middle) if height(path.at(middle)) > wall else (middle, high)
-            return piece.time + high, grown + path.at(high)
+            t = path.first(lambda s: bool(height(s) > 0), int(above[0]))
+            return piece.time + t, grown + path.at(t)
         grown = grown + path.growths[-1]
     return None
-
-
-def products_at(pieces: tuple[Piece, ...], t: float) -> Array:
-    """Return q at a time on a path."""
-    piece = next((piece for piece in pieces if t <= piece.end), pieces[-1])
-    s = piece.path.at(t - piece.time)
-    return log_products(piece.log_w + s, piece.log_w_hat - s)
