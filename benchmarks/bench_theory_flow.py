@@ -20,6 +20,7 @@ import importlib.metadata
 import itertools
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,9 @@ from scipy.integrate import DOP853, LSODA
 
 from rankrise import theory
 from rankrise.store import environment
+
+# As in the docstring; where the results go is nobody's business.
+COMMAND = re.sub(r" --out \S+", "", " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]))
 
 THRESHOLD = 1e-3
 ACCURACY = 1e-3
@@ -374,7 +378,7 @@ def report(row: Row, ours: Row) -> str:
 def main() -> None:
     """Run everything, print the table, write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="folder for bench_theory_flow.json")
+    parser.add_argument("--out", type=Path, help="folder for theory_flow.json")
     parser.add_argument("--quick", action="store_true", help="a smoke run: small instances, α = 1e-32 only")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -417,7 +421,7 @@ def main() -> None:
     print("\n".join([header, *lines]))
     if arguments.out is not None:
         record = {
-            "command": " ".join(["python", "benchmarks/bench_theory_flow.py", *sys.argv[1:]]),
+            "command": COMMAND,
             "environment": environment(),
             "peers": {package: version(package) for package, _, _ in PEERS.values() if package is not None},
             "accuracy": ACCURACY,
@@ -426,7 +430,7 @@ def main() -> None:
             "rows": [asdict(row) for row in rows],
         }
         arguments.out.mkdir(parents=True, exist_ok=True)
-        path = arguments.out / "bench_theory_flow.json"
+        path = arguments.out / "theory_flow.json"
         path.write_text(json.dumps(record, indent=1) + "\n")
         print(path, file=sys.stderr)
 
