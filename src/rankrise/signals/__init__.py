@@ -1,0 +1,12 @@
+"""Plateaus, drops, emergence times and stages in a measured curve.
+
+Pure functions on arrays: no file, no plot, nothing of the rest of the package. Steps may be spaced as they like; noise
+is estimated from the curve itself.
+"""
+
+from rankrise.signals._emergence import Emergence as Emergence
+from rankrise.signals._emergence import emergence_times as emergence_times
+from rankrise.signals._stages import Plateau as Plateau
+from rankrise.signals._stages import Stage as Stage
+from rankrise.signals._stages import Stages as Stages
+from rankrise.signals._stages import detect_stages as detect_stages

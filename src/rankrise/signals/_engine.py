@@ -1,0 +1,100 @@
+"""From a checked curve to its drops with their shapes: scale, thin, fit lines, find drops, fit each one's shape.
+
+Times and values are scaled to [0, 1] on the way in and back on the way out, so that no constant has a unit.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankrise.signals._checks import Array
+from rankrise.signals._confidence import confidence
+from rankrise.signals._drops import Drop, find_drops, pieces
+from rankrise.signals._shape import Shape, fit_shape
+from rankrise.signals._trend import best_fit
+
+_MOST_SAMPLES = 800  # longer curves are averaged in blocks; the fit costs the square of this
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A drop, its shape and its confidence; times and sizes in the units of the caller."""
+
+    start: float
+    end: float
+    midpoint: float
+    size: float
+    confidence: float
+    drop: Drop  # in scaled units
+    shape: Shape  # in scaled units
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All findings in order of time, however weak; the noise of one sample, its correlation, and the fit."""
+
+    findings: tuple[Finding, ...]
+    noise: float
+    correlation: float
+    knots: Array
+    levels: Array
+
+
+def analyse(t: Array, y: Array, *, resolution: float, closed: bool) -> Analysis | None:
+    """Drops of a curve; None for a constant one.
+
+    Args:
+        t: Times, increasing (n,).
+        y: Values (n,).
+        resolution: Smallest noise assumed, as a share of the range of y.
+        closed: Whether a drop needs a plateau after it.
+    """
+    t, y = _thin(t, y)
+    origin, span = t[0], t[-1] - t[0]
+    lowest, height = y.min(), np.ptp(y)
+    if height <= 1e-12 * max(abs(lowest), abs(lowest + height)):
+        return None
+    x, v = (t - origin) / span, (y - lowest) / height
+    noise, fit, ranges = best_fit(x, v, resolution)
+    knots, levels = pieces(x, fit, ranges, noise.long_run)
+    drops = find_drops(x, knots, levels, long_run=noise.long_run, closed=closed)
+    findings = []
+    for k, drop in enumerate(drops):
+        left = max(drop.left, drops[k - 1].end if k else 0.0)
+        right = min(drop.right, drops[k + 1].start if k + 1 < len(drops) else 1.0)
+        around = (x >= left - _ROUNDING) & (x <= right + _ROUNDING)
+        if not closed and 1 - drop.end < drop.end - drop.start:
+            around[:] = False  # the run ends in it: no plateau to fit
+        shape = fit_shape(x[around], v[around], start=drop.start, end=drop.end, size=drop.size)
+        if _gains(drop, knots, levels):
+            findings.append(
+                Finding(
+                    start=float(origin + span * max(shape.start, left)),
+                    end=float(origin + span * min(shape.end, right)),
+                    midpoint=float(origin + span * shape.midpoint),
+                    size=float(height * shape.size),
+                    confidence=confidence(drop, shape),
+                    drop=drop,
+                    shape=shape,
+                )
+            )
+    return Analysis(
+        tuple(findings), float(noise.sigma * height), noise.rho, origin + span * knots, lowest + height * levels
+    )
+
+
+def _gains(drop: Drop, knots: Array, levels: Array) -> bool:
+    """Whether the curve ends up below all it had reached before: the way down from a spike does not count."""
+    before = float(levels[knots <= drop.start + _ROUNDING].min(initial=np.inf))
+    after = float(np.interp(drop.end, knots, levels))
+    return before - after >= 0.5 * drop.size
+
+
+def _thin(t: Array, y: Array) -> tuple[Array, Array]:
+    """Means over blocks of neighbouring samples, where there are more than the fit can take."""
+    if len(t) <= _MOST_SAMPLES:
+        return t, y
+    edges = np.linspace(0, len(t), _MOST_SAMPLES + 1).astype(np.int64)[:-1]
+    counts = np.diff([*edges, len(t)])
+    return np.add.reduceat(t, edges) / counts, np.add.reduceat(y, edges) / counts
