@@ -6,7 +6,7 @@ from tests.heads.oracles import SeparateAttention
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from rankrise.heads import resolve
+from rankrise.heads import canonical_names, resolve
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
 
@@ -94,3 +94,52 @@ def test_other_sources_are_refused(source):
 def test_entries_that_are_not_tensors_are_passed_over():
     state = {**SeparateAttention(8, 2).state_dict(), "epoch": 3, "_extra_state": None, 7: torch.zeros(2, 2)}
     assert len(resolve(state, num_heads=2)) == 1
+
+
+@pytest.mark.parametrize("pattern", ["encoder_layer_{}", "h.{}", "h{}.block", "stage1_block{}b"])
+def test_layers_come_in_the_order_of_their_numbers(pattern):
+    names = [pattern.format(i) for i in range(12)]
+    state = {f"{n}.{k}": v for n in sorted(names) for k, v in SeparateAttention(8, 2).state_dict().items()}
+    assert [layer.name for layer in resolve(state, num_heads=2)] == names
+
+
+def test_names_in_the_order_of_their_numbers_in_every_part():
+    paths = ["stage_2.block_10", "stage_10.block_9", "stage_10.block_10"]
+    state = {f"{n}.{k}": v for n in reversed(paths) for k, v in SeparateAttention(8, 2).state_dict().items()}
+    assert [layer.name for layer in resolve(state, num_heads=2)] == paths
+
+
+@pytest.mark.parametrize(
+    ("names", "plain"),
+    [
+        (["module.a", "module.b"], ["a", "b"]),
+        (["module.a", "b"], ["module.a", "b"]),
+        (["_orig_mod.module.a", "_orig_mod.module.b"], ["a", "b"]),
+        (["module._orig_mod.a", "module.h.1._orig_mod.b"], ["a", "h.1.b"]),
+        (["module.module.a", "module.b"], ["module.a", "b"]),
+        (["module.module.a", "module.module.b"], ["a", "b"]),
+        (["h.module.a", "h.b"], ["h.module.a", "h.b"]),
+        ([], []),
+    ],
+)
+def test_canonical_names(names, plain):
+    assert canonical_names(names) == dict(zip(names, plain, strict=True))
+
+
+def test_canonical_names_are_those_of_the_resolver():
+    inner = nn.ModuleDict({"module": model(), "other": model()})
+    inner["other"][0] = torch.compile(inner["other"][0])
+    for wrapped in (inner, nn.DataParallel(inner), torch.compile(nn.DataParallel(inner))):
+        plain = canonical_names(name for name, _ in wrapped.named_parameters())
+        for layer in resolve(wrapped):
+            assert plain[layer.roles["q"].parameter] == f"{layer.name}.query.weight"
+        assert set(plain.values()) == set(model_names("module", "other"))
+
+
+def model_names(*parents):
+    return [f"{parent}.{name}" for parent in parents for name, _ in model().named_parameters()]
+
+
+def test_canonical_names_never_merge_two_parameters():
+    with pytest.raises(ValueError, match=r"'h\.weight' and 'h\._orig_mod\.weight' are both 'h\.weight'"):
+        canonical_names(["h.weight", "h._orig_mod.weight"])

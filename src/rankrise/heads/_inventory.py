@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rankrise.heads._names import ADAPTER, Stripper, ancestors
+from rankrise.heads._names import ADAPTER, Stripper, ancestors, equal_names
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,7 @@ def _sort_out(
         elif module is not None and ".base_layer." not in name and not plain.endswith(".bias"):
             extras[module] = (*extras.get(module, ()), name)
         elif plain in tensors:
-            raise ValueError(
-                f"Names must differ after wrappers are stripped; {tensors[plain].parameter!r} and {name!r} are both "
-                f"{plain!r}. Pass the inner module."
-            )
+            raise equal_names(tensors[plain].parameter, name, plain)
         else:
             tensors[plain] = here
     return tensors, pairs, extras
