@@ -143,3 +143,45 @@ def model_names(*parents):
 def test_canonical_names_never_merge_two_parameters():
     with pytest.raises(ValueError, match=r"'h\.weight' and 'h\._orig_mod\.weight' are both 'h\.weight'"):
         canonical_names(["h.weight", "h._orig_mod.weight"])
+
+
+def test_a_layer_used_again_is_a_layer_each_time():
+    block = nn.TransformerEncoderLayer(8, 2, 16)
+    head_map = resolve(nn.ModuleList([block] * 3))
+    assert [layer.name for layer in head_map] == [f"{i}.self_attn" for i in range(3)]
+    assert head_map.layers[2].roles["q"].parameter == "2.self_attn.in_proj_weight"
+    (note,) = (note for note in head_map.notes if note.startswith("shared"))
+    assert note.startswith("shared: 4 weights are those of other roles or layers, such as '1.self_attn.in_proj_weight'")
+    assert len(head_map.snapshot(nn.ModuleList([block] * 3))) == 6
+    state = nn.ModuleList([block] * 3).state_dict()
+    assert [layer.name for layer in resolve(state, num_heads=2)] == [layer.name for layer in head_map]
+
+
+def test_tied_keys_and_queries_are_read_and_noted():
+    attention = SeparateAttention(8, 2)
+    attention.key.weight = attention.query.weight
+    (layer,) = (head_map := resolve(attention)).layers
+    key, query = layer.factors("kq", attention.get_parameter)
+    assert torch.equal(key, query)
+    assert (
+        "shared: 1 weights are those of other roles or layers, such as 'key.weight', which is 'query.weight'"
+        in head_map.notes
+    )
+
+
+def test_weights_tied_between_two_towers_are_layers_of_both():
+    towers = nn.ModuleDict({"encoder": SeparateAttention(8, 2), "decoder": SeparateAttention(8, 2)})
+    for name in towers["encoder"].names:
+        getattr(towers["decoder"], name).weight = getattr(towers["encoder"], name).weight
+    assert [layer.name for layer in resolve(towers)] == ["decoder", "encoder"]
+    assert any(note.startswith("shared: 4 weights") for note in resolve(towers).notes)
+
+
+def test_a_model_beside_its_compiled_self_is_read_once():
+    both = nn.Module()
+    both.net = model()
+    both.fast = torch.compile(both.net)
+    head_map = resolve(both)
+    assert [layer.name for layer in head_map] == ["net.0.0", "net.1.0"]
+    assert "alias: 2 modules have a second name and are read once, such as 'fast.0.0' as 'net.0.0'" in head_map.notes
+    assert not any(note.startswith(("shared", "not read")) for note in head_map.notes)

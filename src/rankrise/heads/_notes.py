@@ -69,6 +69,20 @@ def leftover_note(inventory: Inventory, read: Iterable[str]) -> tuple[str, ...]:
     return (f"not read: {len(left)} weights that look like attention, such as {left[0]!r}",)
 
 
+def shared_note(inventory: Inventory, read: Iterable[str]) -> tuple[str, ...]:
+    """A note that names a weight which is read under several names."""
+    first: dict[str, str] = {}
+    again = []
+    for name in dict.fromkeys(read):
+        before = first.setdefault(inventory.shared.get(name, name), name)
+        if before != name:
+            again.append((before, name))
+    if not again:
+        return ()
+    before, name = again[0]
+    return (f"shared: {len(again)} weights are those of other roles or layers, such as {name!r}, which is {before!r}",)
+
+
 def _below(inventory: Inventory, path: str) -> list[str]:
     return [name for name in inventory.tensors if name.startswith(f"{path}.") or not path]
 
