@@ -7,6 +7,7 @@ from tests.tracking.models import small_model
 import rankrise as rr
 from rankrise.tracking._weights import InitialWeights, copy_in_float32, is_sharded, names_of, read_weights, shapes_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, on compiling
 NAME = "layers.0.self_attn.in_proj_weight"
 
 
