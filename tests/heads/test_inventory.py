@@ -6,7 +6,7 @@ from tests.heads.oracles import SeparateAttention
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from rankrise.heads import resolve
+from rankrise.heads import canonical_names, resolve
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
 
@@ -94,3 +94,94 @@ def test_other_sources_are_refused(source):
 def test_entries_that_are_not_tensors_are_passed_over():
     state = {**SeparateAttention(8, 2).state_dict(), "epoch": 3, "_extra_state": None, 7: torch.zeros(2, 2)}
     assert len(resolve(state, num_heads=2)) == 1
+
+
+@pytest.mark.parametrize("pattern", ["encoder_layer_{}", "h.{}", "h{}.block", "stage1_block{}b"])
+def test_layers_come_in_the_order_of_their_numbers(pattern):
+    names = [pattern.format(i) for i in range(12)]
+    state = {f"{n}.{k}": v for n in sorted(names) for k, v in SeparateAttention(8, 2).state_dict().items()}
+    assert [layer.name for layer in resolve(state, num_heads=2)] == names
+
+
+def test_names_in_the_order_of_their_numbers_in_every_part():
+    paths = ["stage_2.block_10", "stage_10.block_9", "stage_10.block_10"]
+    state = {f"{n}.{k}": v for n in reversed(paths) for k, v in SeparateAttention(8, 2).state_dict().items()}
+    assert [layer.name for layer in resolve(state, num_heads=2)] == paths
+
+
+@pytest.mark.parametrize(
+    ("names", "plain"),
+    [
+        (["module.a", "module.b"], ["a", "b"]),
+        (["module.a", "b"], ["module.a", "b"]),
+        (["_orig_mod.module.a", "_orig_mod.module.b"], ["a", "b"]),
+        (["module._orig_mod.a", "module.h.1._orig_mod.b"], ["a", "h.1.b"]),
+        (["module.module.a", "module.b"], ["module.a", "b"]),
+        (["module.module.a", "module.module.b"], ["a", "b"]),
+        (["h.module.a", "h.b"], ["h.module.a", "h.b"]),
+        ([], []),
+    ],
+)
+def test_canonical_names(names, plain):
+    assert canonical_names(names) == dict(zip(names, plain, strict=True))
+
+
+def test_canonical_names_are_those_of_the_resolver():
+    inner = nn.ModuleDict({"module": model(), "other": model()})
+    inner["other"][0] = torch.compile(inner["other"][0])
+    for wrapped in (inner, nn.DataParallel(inner), torch.compile(nn.DataParallel(inner))):
+        plain = canonical_names(name for name, _ in wrapped.named_parameters())
+        for layer in resolve(wrapped):
+            assert plain[layer.roles["q"].parameter] == f"{layer.name}.query.weight"
+        assert set(plain.values()) == set(model_names("module", "other"))
+
+
+def model_names(*parents):
+    return [f"{parent}.{name}" for parent in parents for name, _ in model().named_parameters()]
+
+
+def test_canonical_names_never_merge_two_parameters():
+    with pytest.raises(ValueError, match=r"'h\.weight' and 'h\._orig_mod\.weight' are both 'h\.weight'"):
+        canonical_names(["h.weight", "h._orig_mod.weight"])
+
+
+def test_a_layer_used_again_is_a_layer_each_time():
+    block = nn.TransformerEncoderLayer(8, 2, 16)
+    head_map = resolve(nn.ModuleList([block] * 3))
+    assert [layer.name for layer in head_map] == [f"{i}.self_attn" for i in range(3)]
+    assert head_map.layers[2].roles["q"].parameter == "2.self_attn.in_proj_weight"
+    (note,) = (note for note in head_map.notes if note.startswith("shared"))
+    assert note.startswith("shared: 4 weights are those of other roles or layers, such as '1.self_attn.in_proj_weight'")
+    assert len(head_map.snapshot(nn.ModuleList([block] * 3))) == 6
+    state = nn.ModuleList([block] * 3).state_dict()
+    assert [layer.name for layer in resolve(state, num_heads=2)] == [layer.name for layer in head_map]
+
+
+def test_tied_keys_and_queries_are_read_and_noted():
+    attention = SeparateAttention(8, 2)
+    attention.key.weight = attention.query.weight
+    (layer,) = (head_map := resolve(attention)).layers
+    key, query = layer.factors("kq", attention.get_parameter)
+    assert torch.equal(key, query)
+    assert (
+        "shared: 1 weights are those of other roles or layers, such as 'key.weight', which is 'query.weight'"
+        in head_map.notes
+    )
+
+
+def test_weights_tied_between_two_towers_are_layers_of_both():
+    towers = nn.ModuleDict({"encoder": SeparateAttention(8, 2), "decoder": SeparateAttention(8, 2)})
+    for name in towers["encoder"].names:
+        getattr(towers["decoder"], name).weight = getattr(towers["encoder"], name).weight
+    assert [layer.name for layer in resolve(towers)] == ["decoder", "encoder"]
+    assert any(note.startswith("shared: 4 weights") for note in resolve(towers).notes)
+
+
+def test_a_model_beside_its_compiled_self_is_read_once():
+    both = nn.Module()
+    both.net = model()
+    both.fast = torch.compile(both.net)
+    head_map = resolve(both)
+    assert [layer.name for layer in head_map] == ["net.0.0", "net.1.0"]
+    assert "alias: 2 modules have a second name and are read once, such as 'fast.0.0' as 'net.0.0'" in head_map.notes
+    assert not any(note.startswith(("shared", "not read")) for note in head_map.notes)

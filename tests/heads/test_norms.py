@@ -110,6 +110,52 @@ def test_post_norm_models_are_refused():
         resolve(model, fold_norm=True)
 
 
+OPENAI = {"n_layer": 1, "n_embd": D, "n_head": HEADS, "vocab_size": 11}
+SWIN = {"image_size": 8, "patch_size": 2, "embed_dim": D, "depths": [1], "num_heads": [HEADS], "window_size": 2}
+
+
+def refused(source, **options):
+    with pytest.raises(ValueError, match=r"needs a norm before the attention .* none was found"):
+        resolve(source, **options, fold_norm=True)
+    return not any(note.startswith("norm") for note in resolve(source, **options).notes)
+
+
+def test_openai_gpt_has_the_names_of_gpt2_after_attention():
+    config = transformers.OpenAIGPTConfig(**OPENAI)
+    model = transformers.OpenAIGPTModel(config)
+    assert refused(model)
+    assert refused(model.h[0])
+    assert refused(model.state_dict(), config=config.to_dict())
+    assert refused(model.state_dict(), num_heads=HEADS)  # GPT-2 with the end cut off, for all its names tell
+    gpt2 = transformers.GPT2Model(transformers.GPT2Config(**OPENAI, bos_token_id=1, eos_token_id=2))
+    folded = resolve(gpt2.state_dict(), num_heads=HEADS, fold_norm=True).layers[0].roles["k"].norm
+    assert folded.parameter == "h.0.ln_1.weight"
+
+
+def test_swin_v2_norms_after_attention_and_swin_before():
+    model = transformers.Swinv2Model(transformers.Swinv2Config(**SWIN))
+    assert refused(model)
+    assert refused(model.state_dict(), num_heads=HEADS)
+    (layer,) = resolve(transformers.SwinModel(transformers.SwinConfig(**SWIN)), fold_norm=True)
+    assert layer.roles["k"].norm.parameter.endswith("layernorm_before.weight")
+
+
+@pytest.mark.parametrize("name", ["ResPostBlock", "SwinTransformerV2CrBlock", "TwoWayAttentionBlock", "Swinv2Layer"])
+def test_blocks_with_the_name_after_attention(name):
+    kind = type(name, (Block,), {})
+    assert refused(kind(nn.LayerNorm(D)))
+    assert refused(type("Mine", (kind,), {})(nn.LayerNorm(D)))
+
+
+@pytest.mark.parametrize("flag", ["norm_first", "normalize_before"])
+def test_a_block_that_says_where_its_norm_is(flag):
+    block = Block(nn.LayerNorm(D))
+    setattr(block, flag, False)
+    assert refused(block)
+    setattr(block, flag, True)
+    assert resolve(block, fold_norm=True).layers[0].roles["q"].norm.centred
+
+
 class Block(nn.Module):
     def __init__(self, norm):
         super().__init__()

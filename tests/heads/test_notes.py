@@ -51,6 +51,14 @@ def test_query_norm_of_timm():
     assert "QK-norm" in kinds(attention)
 
 
+def test_cosine_scores_are_a_query_norm():
+    swin = {"image_size": 8, "patch_size": 2, "embed_dim": 12, "depths": [1], "num_heads": [4], "window_size": 2}
+    model = transformers.Swinv2Model(transformers.Swinv2Config(**swin))
+    assert kinds(model) == {"QK-norm", "biases"}
+    assert not any(note.startswith("not read") for note in resolve(model).notes)
+    assert "QK-norm" not in kinds(nn.ModuleDict({"a": SeparateAttention(8, 2), "logit_scale": nn.Linear(1, 1)}))
+
+
 def test_torch_biases_for_keys_are_noted():
     assert "biases" in kinds(nn.MultiheadAttention(8, 2, bias=False, add_bias_kv=True))
 

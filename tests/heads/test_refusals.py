@@ -52,6 +52,19 @@ def test_gpt_bigcode_shares_names_with_gpt2_and_not_the_order(multi_query):
         resolve(model.state_dict(), config=config.to_dict())
 
 
+def test_differential_attention_has_no_product_of_one_head():
+    config = transformers.DiffLlamaConfig(**TEXT, **SIZES, num_key_value_heads=2)
+    model = transformers.DiffLlamaModel(config)
+    for source in (model, model.layers[0].self_attn):
+        with pytest.raises(ValueError, match="differential attention"):
+            resolve(source)
+    with pytest.raises(ValueError, match=r"'layers\.0\.self_attn' is differential attention .it has .*lambda_q1"):
+        resolve(model.state_dict(), num_heads=4)
+    state = {name: tensor for name, tensor in model.state_dict().items() if "lambda" not in name}
+    with pytest.raises(ValueError, match="known order; diffllama has its own"):
+        resolve(state, config=config.to_dict())
+
+
 def test_gated_queries_are_not_taken_for_wide_heads():
     """Qwen3-Next projects queries and gates in one `q_proj` of twice the width."""
     state = {f"self_attn.{p}_proj.weight": torch.zeros(n, 16) for p, n in (("q", 32), ("k", 8), ("v", 8))}

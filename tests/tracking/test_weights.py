@@ -5,8 +5,9 @@ import torch
 from tests.tracking.models import small_model
 
 import rankrise as rr
-from rankrise.tracking._weights import InitialWeights, canonical, copy_in_float32, is_sharded, read_weights, shapes_of
+from rankrise.tracking._weights import InitialWeights, copy_in_float32, is_sharded, names_of, read_weights, shapes_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, on compiling
 NAME = "layers.0.self_attn.in_proj_weight"
 
 
@@ -33,7 +34,7 @@ def test_every_place_gives_the_same_pair(tmp_path, place):
     model = small_model()
     copies = copy_in_float32(read_weights(model, [NAME]))
     save_file(copies, tmp_path / "initial.safetensors")
-    initial = InitialWeights(copies, place, tmp_path / "initial.safetensors")
+    initial = InitialWeights(copies, place, tmp_path / "initial.safetensors", {f"_orig_mod.{NAME}": NAME})
     now, start = initial.pair({f"_orig_mod.{NAME}": model.get_parameter(NAME).detach() + 1})
     assert torch.equal(start[f"_orig_mod.{NAME}"], copies[NAME])
     assert torch.equal(now[f"_orig_mod.{NAME}"], copies[NAME] + 1)
@@ -42,7 +43,7 @@ def test_every_place_gives_the_same_pair(tmp_path, place):
 
 def test_disk_that_refused_the_file_falls_back_to_memory():
     copies = {NAME: torch.ones(2)}
-    assert InitialWeights(copies, "disk", None).place == "cpu"
+    assert InitialWeights(copies, "disk", None, {NAME: NAME}).place == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -75,5 +76,25 @@ def test_partitioned_models_are_refused(tmp_path):
 
 
 def test_names_and_shapes():
-    assert canonical("module._orig_mod.a.module.b") == "a.module.b"
+    assert set(names_of(torch.nn.DataParallel(torch.compile(small_model()))).values()) == set(names_of(small_model()))
     assert shapes_of(small_model(), [NAME, "gone"]) == {NAME: (36, 12), "gone": None}
+
+
+def test_a_module_called_module_keeps_its_own_initial_weights(tmp_path):
+    """Stripped where only some names have it, `module.` would leave one copy for two parameters."""
+    twins = {"module": small_model(seed=0), "layers": small_model(seed=1).layers}
+    model = torch.nn.ModuleDict(twins)
+    with rr.RankTracker(model, tmp_path, every=1) as tracker:
+        names = set(tracker.head_map.parameters())
+        tracker.step(0)
+    assert {f"module.{NAME}", NAME} <= names
+    assert set(rr.store.load_initial(tmp_path)) == names
+
+
+def test_a_compiled_block_is_stored_under_its_plain_name(tmp_path):
+    model = small_model()
+    plain = rr.heads.resolve(model).parameters()
+    model.layers[0] = torch.compile(model.layers[0])
+    with rr.RankTracker(model, tmp_path, every=1) as tracker:
+        tracker.step(0)
+    assert set(rr.store.load_initial(tmp_path)) == set(plain)

@@ -9,6 +9,7 @@ from rankrise.heads._layouts import Layout as Layout
 from rankrise.heads._map import CIRCUITS as CIRCUITS
 from rankrise.heads._map import AttentionLayer as AttentionLayer
 from rankrise.heads._map import HeadMap as HeadMap
+from rankrise.heads._names import canonical_names as canonical_names
 from rankrise.heads._resolve import resolve as resolve
 from rankrise.heads._views import LowRankUpdate as LowRankUpdate
 from rankrise.heads._views import NormGain as NormGain

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rankrise.heads._names import ADAPTER, Stripper, ancestors
+from rankrise.heads._names import ADAPTER, Stripper, ancestors, equal_names
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Inventory:
     adapters: Mapping[str, Mapping[str, LoraPair]]  # module -> adapter -> its two parameters
     extras: Mapping[str, tuple[str, ...]]  # PEFT-wrapped module -> its own parameters besides the base and LoRA
     signs: tuple[str, ...]  # names of everything, buffers too, as they are in the source
+    shared: Mapping[str, str]  # every name of a parameter that a module has under several -> the first of them
     config: Any  # given by the caller
     notes: tuple[str, ...] = field(default=())
 
@@ -63,8 +64,8 @@ def take_inventory(source: nn.Module | Mapping[str, Tensor], config: Any) -> Inv
     """List a module's or a state dict's tensors under names without wrappers."""
     named: dict[str, Tensor]
     if isinstance(source, nn.Module):
-        kind, named = type(source).__name__, dict(source.named_parameters())
-        signs = (*named, *(name for name, _ in source.named_buffers()))
+        kind, named = type(source).__name__, dict(source.named_parameters(remove_duplicate=False))
+        signs = (*named, *(name for name, _ in source.named_buffers(remove_duplicate=False)))
     elif isinstance(source, Mapping):
         kind = "the state dict"
         named = {
@@ -82,6 +83,7 @@ def take_inventory(source: nn.Module | Mapping[str, Tensor], config: Any) -> Inv
         adapters=_complete_pairs(pairs),
         extras=extras,
         signs=signs,
+        shared=_shared(named, strip) if isinstance(source, nn.Module) else {},
         config=config,
         notes=strip.notes(),
     )
@@ -107,10 +109,7 @@ def _sort_out(
         elif module is not None and ".base_layer." not in name and not plain.endswith(".bias"):
             extras[module] = (*extras.get(module, ()), name)
         elif plain in tensors:
-            raise ValueError(
-                f"Names must differ after wrappers are stripped; {tensors[plain].parameter!r} and {name!r} are both "
-                f"{plain!r}. Pass the inner module."
-            )
+            raise equal_names(tensors[plain].parameter, name, plain)
         else:
             tensors[plain] = here
     return tensors, pairs, extras
@@ -132,7 +131,14 @@ def _complete_pairs(pairs: _Pairs) -> dict[str, dict[str, LoraPair]]:
 
 def _modules_by_path(source: nn.Module, strip: Stripper) -> dict[str, tuple[nn.Module, ...]]:
     modules: dict[str, tuple[nn.Module, ...]] = {}
-    for name, module in source.named_modules():
+    for name, module in source.named_modules(remove_duplicate=False):
         path = strip(name)
         modules[path] = (*modules.get(path, ()), module)
     return modules
+
+
+def _shared(named: Mapping[str, Tensor], strip: Stripper) -> dict[str, str]:
+    names: dict[int, list[str]] = {}
+    for name, tensor in named.items():
+        names.setdefault(id(tensor), []).append(strip(name))
+    return {name: several[0] for several in names.values() if len(several) > 1 for name in several}

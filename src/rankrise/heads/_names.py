@@ -23,9 +23,53 @@ def common_path(names: Iterable[str]) -> str:
     return max(set.intersection(*above), key=len)
 
 
-def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which `h.2` comes before `h.10`, in a file's order of names as in a module's."""
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split("."))
+def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+    """Sort key under which `h.2` comes before `h.10`, in a file's order of names as in a module's.
+
+    >>> sorted(["layer_10.attn", "layer_9.attn", "2"], key=natural_order)
+    ['2', 'layer_9.attn', 'layer_10.attn']
+    """
+    return tuple(
+        tuple(
+            (0, int(piece), piece) if piece.isdecimal() else (1, 0, piece)
+            for piece in re.split(r"(\d+)", part)
+            if piece
+        )
+        for part in name.split(".")
+    )
+
+
+def canonical_names(names: Iterable[str]) -> dict[str, str]:
+    """From each name to the one without wrappers, under which a weight is known whatever it is wrapped in.
+
+    Args:
+        names: All of a model's, as `module` is DDP's only where every name begins with it.
+
+    Raises:
+        ValueError: Two names that become equal.
+
+    >>> canonical_names(["module.h.0._orig_mod.attn.weight", "module.head.weight"])
+    {'module.h.0._orig_mod.attn.weight': 'h.0.attn.weight', 'module.head.weight': 'head.weight'}
+    >>> canonical_names(["module.weight", "head.weight"])["module.weight"]
+    'module.weight'
+    """
+    names = list(names)
+    strip = Stripper(names)
+    canonical = {name: strip(name) for name in names}
+    first: dict[str, str] = {}
+    for name, plain in canonical.items():
+        if plain in first:
+            raise equal_names(first[plain], name, plain)
+        first[plain] = name
+    return canonical
+
+
+def equal_names(one: str, other: str, plain: str) -> ValueError:
+    """What to say of two names that differ only by wrappers."""
+    return ValueError(
+        f"Names must differ after wrappers are stripped; {one!r} and {other!r} are both {plain!r}. "
+        "Pass the inner module."
+    )
 
 
 class Stripper:
@@ -34,19 +78,17 @@ class Stripper:
     def __init__(self, names: Iterable[str]) -> None:
         names = list(names)
         self.peft = any(".base_layer." in name or ADAPTER.fullmatch(name) for name in names)
-        self.ddp = bool(names) and all("module" in name.split(".")[: self._depth(name) + 1] for name in names)
+        self.ddp = min(map(_leading_modules, names), default=0)  # how many `module` all names begin with
         self.stripped: dict[str, None] = {}
 
     def __call__(self, name: str) -> str:
         parts = name.split(".")
         kept = [part for part in parts if not (part in _WRAPPERS or (self.peft and part == "base_layer"))]
-        if self.ddp and kept[:1] == ["module"]:
-            kept = kept[1:]
+        leading = min(self.ddp, _leading_modules(name))
+        self.stripped |= {f"{part}.": None for part in parts if part in _WRAPPERS or (leading and part == "module")}
+        kept = kept[leading:]
         if self.peft and kept[:2] == ["base_model", "model"]:
             kept = kept[2:]
-        for part in parts:
-            if part in _WRAPPERS or (self.ddp and part == "module" and part not in kept):
-                self.stripped[f"{part}."] = None
         return ".".join(kept)
 
     def notes(self) -> tuple[str, ...]:
@@ -54,7 +96,7 @@ class Stripper:
         prefixes = tuple(f"stripped the prefix {prefix!r}" for prefix in self.stripped)
         return (*prefixes, "PEFT adapters are added to the weights they adapt") if self.peft else prefixes
 
-    @staticmethod
-    def _depth(name: str) -> int:
-        parts = name.split(".")
-        return next((i for i, part in enumerate(parts) if part not in _WRAPPERS), len(parts))
+
+def _leading_modules(name: str) -> int:
+    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    return next((i for i, part in enumerate(parts) if part != "module"), len(parts))

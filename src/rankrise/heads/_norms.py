@@ -1,9 +1,11 @@
 """The norm before attention: where it is, what kind it is, and whether it can be folded into the weights.
 
 A name does not tell whether a norm stands before or after attention, nor what a class does with its gain. So only
-names and classes listed here are taken, and folding anything else is refused.
+names and classes listed here are taken, blocks known to use such a name after attention are not, and folding anything
+else is refused.
 """
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -11,9 +13,19 @@ from rankrise.heads._counts import lookup
 from rankrise.heads._inventory import Inventory
 from rankrise.heads._layouts import Layout
 from rankrise.heads._names import ancestors
+from rankrise.heads._notes import has_cosine_scores
 from rankrise.heads._views import NormGain
 
 BEFORE_ATTENTION = ("input_layernorm", "layernorm_before", "ln_1", "ln1", "norm1", "layer_norm1", "attention_norm")
+# Blocks that have one of these names after attention, in transformers 5.17 to 5.22 and in timm.
+_AFTER_CLASS = re.compile(
+    r"Swinv2Layer|Swin2SRLayer|SwinTransformerV2(Cr)?Block|ResPostBlock|\w*TwoWayAttentionBlock|CLIPSegDecoderLayer"
+    r"|ChameleonSwinDecoderLayer|OmDetTurboDeformableTransformerDecoderLayer"
+)
+_AFTER_SOURCE = "transformers.models.openai."  # its class is called Block
+_AFTER_TYPES = ("openai-gpt", "swinv2", "swin2sr")
+_MIXED_TYPES = ("chameleon", "clipseg", "omdet-turbo", "sam", "sam2", "sam2_video", "sam_hq", "edgetam")  # some blocks
+_FINAL_NORM = re.compile(r"(^|\.)ln(_f|_final|_post)?\.weight$")  # pre-norm models with `ln_1` end in one
 # class name -> (centred, offset of the gain)
 KINDS: Mapping[str, tuple[bool, float]] = MappingProxyType(
     {
@@ -34,7 +46,7 @@ def norm_before(inventory: Inventory, layout: Layout, names: Mapping[str, str], 
     for block in ancestors(path)[:2]:
         for norm in BEFORE_ATTENTION:
             name = f"{block}.{norm}.weight" if block else f"{norm}.weight"
-            if name in inventory.tensors and _comes_first(inventory, layout, block):
+            if name in inventory.tensors and _comes_first(inventory, layout, path, block, norm):
                 return name
     return None
 
@@ -62,13 +74,31 @@ def fold(inventory: Inventory, layout: Layout, gain: str | None, path: str) -> N
     return NormGain(inventory.tensors[gain].parameter, centred, offset)
 
 
-def _comes_first(inventory: Inventory, layout: Layout, block: str) -> bool:
-    """False for a torch layer that is post-norm, and for one in a state dict, where nobody can tell."""
+def _comes_first(inventory: Inventory, layout: Layout, path: str, block: str, norm: str) -> bool:
+    """False for a block that is post-norm, and for one in a state dict where nobody can tell."""
     for witness in (*inventory.modules.get(block, ()), inventory.config):
-        norm_first = lookup(witness, "norm_first") if witness is not None else None
-        if norm_first is not None:
-            return bool(norm_first)
-    return bool(inventory.modules) or not layout.is_torch_attention
+        for key in ("norm_first", "normalize_before"):
+            if witness is not None and (stated := lookup(witness, key)) is not None:
+                return bool(stated)
+    if _is_known_after(inventory, path, block):
+        return False
+    if inventory.modules:
+        return True
+    told = inventory.config is not None and lookup(inventory.config, "model_type") is not None
+    if norm == "ln_1" and not told and not any(map(_FINAL_NORM.search, inventory.tensors)):
+        return False  # GPT-2 or OpenAI GPT
+    return not layout.is_torch_attention
+
+
+def _is_known_after(inventory: Inventory, path: str, block: str) -> bool:
+    if has_cosine_scores(inventory, path):  # Swin V2, in transformers and timm
+        return True
+    for module in inventory.modules.get(block, ()):
+        for kind in type(module).__mro__:
+            if _AFTER_CLASS.fullmatch(kind.__name__) or kind.__module__.startswith(_AFTER_SOURCE):
+                return True
+    types = _AFTER_TYPES if inventory.modules else (*_AFTER_TYPES, *_MIXED_TYPES)
+    return any(lookup(witness, "model_type") in types for witness in inventory.witnesses(path))
 
 
 def _stated_kind(inventory: Inventory, layout: Layout, gain: str) -> tuple[bool, float] | None:

@@ -12,13 +12,19 @@ from rankrise.heads._views import WeightView
 
 _ATTENTION = re.compile(r"att(n|ention)|(^|\.)([qkv]_proj|query|key|value|qkv|w[qkv])(\.|$)", re.IGNORECASE)
 _QK_NORM = re.compile(r"(q|k|query|key)_?(layer_?)?norm\.weight$", re.IGNORECASE)
+_COSINE = re.compile(r"(^|\.)logit_scale$")
 _ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
-_POSITION = re.compile(r"relative|position", re.IGNORECASE)
+_NOT_READ = re.compile(rf"relative|position|{_COSINE.pattern}", re.IGNORECASE)  # and not missed
 
 
 def looks_like_attention(name: str) -> bool:
     """Whether a name has a part that usually belongs to attention."""
     return bool(_ATTENTION.search(name))
+
+
+def has_cosine_scores(inventory: Inventory, path: str) -> bool:
+    """Whether the attention at `path` learns the scale of its scores, which are then cosines (Swin V2)."""
+    return any(_COSINE.search(name) for name in _below(inventory, path))
 
 
 def layer_notes(
@@ -31,10 +37,10 @@ def layer_notes(
 ) -> tuple[str, ...]:
     """In which way `K Qᵀ` and `V Oᵀ` are not all of this layer."""
     notes = []
-    below = [name for name in inventory.tensors if name.startswith(f"{path}.") or not path]
+    below = _below(inventory, path)
     if _is_rotary(inventory, path):
         notes.append("RoPE: scores use K R Qᵀ with a rotation R that depends on the distance; K Qᵀ is distance zero")
-    if any(_QK_NORM.search(name) for name in below):
+    if any(_QK_NORM.search(name) for name in below) or has_cosine_scores(inventory, path):
         notes.append("QK-norm: queries and keys are normed after projection; K Qᵀ is before that norm")
     if any(_bias(name) in inventory.tensors for name in names.values()) or any(n.endswith("bias_k") for n in below):
         notes.append("biases: projections have biases, which no product contains")
@@ -56,11 +62,29 @@ def leftover_note(inventory: Inventory, read: Iterable[str]) -> tuple[str, ...]:
     left = [
         name
         for name, found in inventory.tensors.items()
-        if name not in read and len(found.shape) > 1 and looks_like_attention(name) and not _POSITION.search(name)
+        if name not in read and len(found.shape) > 1 and looks_like_attention(name) and not _NOT_READ.search(name)
     ]
     if not left:
         return ()
     return (f"not read: {len(left)} weights that look like attention, such as {left[0]!r}",)
+
+
+def shared_note(inventory: Inventory, read: Iterable[str]) -> tuple[str, ...]:
+    """A note that names a weight which is read under several names."""
+    first: dict[str, str] = {}
+    again = []
+    for name in dict.fromkeys(read):
+        before = first.setdefault(inventory.shared.get(name, name), name)
+        if before != name:
+            again.append((before, name))
+    if not again:
+        return ()
+    before, name = again[0]
+    return (f"shared: {len(again)} weights are those of other roles or layers, such as {name!r}, which is {before!r}",)
+
+
+def _below(inventory: Inventory, path: str) -> list[str]:
+    return [name for name in inventory.tensors if name.startswith(f"{path}.") or not path]
 
 
 def _is_rotary(inventory: Inventory, path: str) -> bool:

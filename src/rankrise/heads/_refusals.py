@@ -5,6 +5,7 @@ import re
 from rankrise.heads._counts import lookup
 from rankrise.heads._inventory import Inventory
 from rankrise.heads._layouts import LAYOUTS
+from rankrise.heads._names import ancestors
 from rankrise.heads._notes import looks_like_attention
 
 _QUANTISED_CLASS = re.compile(r"4bit|8bit|Quant|WQLinear|HQQ|FP8|Int8", re.IGNORECASE)
@@ -12,7 +13,8 @@ _QUANTISED_NAME = re.compile(
     r"\.(qweight|qzeros|g_idx|W_q|SCB|weight_scale(_inv)?|weight_packed|weight\.(absmax|quant_map|quant_state\..*))$"
 )
 _EXPERTS = re.compile(r"att(n|ention)[^.]*\.(.+\.)?experts?\.", re.IGNORECASE)
-_OTHER_ORDER = ("gpt_bigcode",)  # shares names with a row of the table, not its order
+_OTHER_ORDER = ("gpt_bigcode", "diffllama")  # shares names with a row of the table, not its order
+_DIFFERENTIAL = re.compile(r"(^|\.)lambda_[qk]1$")  # a difference of two softmaxes, over values of two heads
 
 
 def refuse_quantised(inventory: Inventory) -> None:
@@ -37,11 +39,17 @@ def refuse_experts(inventory: Inventory) -> None:
 
 
 def refuse_other_orders(inventory: Inventory, path: str) -> None:
-    """Refuse a model whose names are in the table and whose order of rows is another."""
+    """Refuse a model whose names are in the table and whose order of rows, or use of them, is another."""
+    for name in inventory.tensors:
+        if _DIFFERENTIAL.search(name) and ancestors(name)[0] in (path, *ancestors(path)):
+            raise ValueError(
+                f"Every head must have one W_V and W_O; {path!r} is differential attention (it has {name!r}), whose "
+                "heads share values in pairs, so V Oᵀ would be no head's. Describe it with `heads=Layout(...)`."
+            )
     for witness in inventory.witnesses(path):
         if lookup(witness, "model_type") in _OTHER_ORDER:
             raise ValueError(
-                f"The fused weights of {path!r} must be in a known order; {lookup(witness, 'model_type')} has its own. "
+                f"The weights of {path!r} must be in a known order; {lookup(witness, 'model_type')} has its own. "
                 "Describe it with `heads=Layout(...)`."
             )
 

@@ -1,5 +1,6 @@
 """The verb: from a module or a state dict to its attention layers."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from rankrise.heads._layouts import LAYOUTS, ROLES, Layout
 from rankrise.heads._map import AttentionLayer, HeadMap
 from rankrise.heads._names import common_path, natural_order
 from rankrise.heads._norms import fold, norm_before
-from rankrise.heads._notes import layer_notes, leftover_note
+from rankrise.heads._notes import layer_notes, leftover_note, shared_note
 from rankrise.heads._views import WeightView
 
 
@@ -65,12 +66,18 @@ def resolve(
     matched = _match(inventory, layouts)
     if not matched:
         raise _refusals.not_understood(inventory)
+    kept, aliases = _without_aliases(inventory, matched)
     layers = tuple(
         _layer(inventory, index, path, layout, names, fold_norm)
-        for index, (path, layout, names) in enumerate(sorted(matched, key=lambda match: natural_order(match[0])))
+        for index, (path, layout, names) in enumerate(sorted(kept, key=lambda match: natural_order(match[0])))
     )
-    read = (name for _, _, names in matched for name in names.values())
-    notes = (*inventory.notes, *leftover_note(inventory, read), *(note for layer in layers for note in layer.notes))
+    notes = (
+        *inventory.notes,
+        *aliases,
+        *shared_note(inventory, _read(kept)),
+        *leftover_note(inventory, _read(matched)),
+        *(note for layer in layers for note in layer.notes),
+    )
     return HeadMap(
         layers=layers,
         scheme=", ".join(dict.fromkeys(layout.name for _, layout, _ in matched)),
@@ -92,6 +99,35 @@ def _match(inventory: Inventory, layouts: Sequence[Layout]) -> list[_Match]:
                 claimed |= weights
                 matched.append((common_path(weights), layout, names))
     return matched
+
+
+def _without_aliases(inventory: Inventory, matched: Sequence[_Match]) -> tuple[list[_Match], tuple[str, ...]]:
+    """Leave out a module met before under another word, such as a model kept beside its compiled self.
+
+    A module met before under another number is a layer that is used again, and stays.
+    """
+    kept: list[_Match] = []
+    left: list[tuple[str, str]] = []
+    first: dict[int, str] = {}
+    for match in matched:
+        path, modules = match[0], inventory.modules.get(match[0], ())
+        before = first.setdefault(id(modules[-1]), path) if modules else path
+        if _word(before) == _word(path):
+            kept.append(match)
+        else:
+            left.append((path, before))
+    if not left:
+        return kept, ()
+    path, before = left[0]
+    return kept, (f"alias: {len(left)} modules have a second name and are read once, such as {path!r} as {before!r}",)
+
+
+def _read(matched: Sequence[_Match]) -> list[str]:
+    return [name for _, _, names in matched for name in names.values()]
+
+
+def _word(path: str) -> str:
+    return re.sub(r"\d+", "#", path)
 
 
 def _layer(

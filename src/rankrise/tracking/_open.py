@@ -42,6 +42,8 @@ def spec(
 def initial_weights(out: Path, now: Mapping[str, Tensor], *, resume: int | None) -> dict[str, Tensor]:
     """The weights to compare with: those now for a new run, those it saved for a resumed one; never taken twice.
 
+    Names are those without wrappers, in `now` as in what is returned.
+
     Raises:
         ValueError: A run is there and `resume` is not given, or the other way round; at step 0, other weights.
     """

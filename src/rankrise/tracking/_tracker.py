@@ -26,6 +26,7 @@ from rankrise.tracking._weights import (
     check_place,
     is_main_process,
     is_sharded,
+    names_of,
     read_weights,
     refuse_partitioned,
     shapes_of,
@@ -141,12 +142,13 @@ class RankTracker:
             spec = _open.spec(
                 self.head_map, plan=self._plan, every=self._ranks_due, spectra=self._spectra_due, config=config
             )
-            weights = _open.initial_weights(self.out, now, resume=resume)
+            names = names_of(model)
+            weights = _open.initial_weights(self.out, {names[n]: w for n, w in now.items()}, resume=resume)
             with self._recorder.guard(f"Opening the run directory {self.out}"):
                 self._recorder.run = _open.open_run(self.out, spec, weights, resume=resume)
                 self._directions = self._recorder.run.last_directions()
             path = None if self._recorder.run is None else self._recorder.run.initial_path
-            self._initial = InitialWeights(weights, initial, path)
+            self._initial = InitialWeights(weights, initial, path, names)
         for probe in self._probes:
             probe.attach(model)
 

@@ -11,9 +11,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from rankrise.heads import canonical_names
+
 Place = Literal["auto", "device", "cpu", "disk"]
 _PLACES = get_args(Place)
-_WRAPPERS = ("_orig_mod", "module")  # torch.compile, DDP
 _AUTO_BYTES = 2**28  # up to this many the initial weights stay on the device of the model
 
 
@@ -23,16 +24,9 @@ def is_main_process() -> bool:
     return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
 
 
-def canonical(name: str) -> str:
-    """A parameter's name without wrappers, under which it is stored.
-
-    >>> canonical("_orig_mod.module.h.0.attn.weight")
-    'h.0.attn.weight'
-    """
-    parts = name.split(".")
-    while parts[0] in _WRAPPERS:
-        parts.pop(0)
-    return ".".join(parts)
+def names_of(model: nn.Module) -> dict[str, str]:
+    """From every parameter's name to the one without wrappers, under which it is stored."""
+    return canonical_names(name for name, _ in model.named_parameters(remove_duplicate=False))
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -90,7 +84,7 @@ def read_weights(model: nn.Module, names: Iterable[str], *, keep: bool = True) -
 
 
 def copy_in_float32(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that training cannot reach, in float32 (float64 stays), under canonical names.
+    """Copies that training cannot reach, in float32 (float64 stays), under the same names.
 
     Raises:
         ValueError: A weight that is not finite, or has no data yet.
@@ -104,15 +98,21 @@ def copy_in_float32(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 f"{name!r} must be finite before the first step; got NaN or infinity. Initialise it first."
             )
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        copies[canonical(name)] = weight.to(dtype, copy=True).contiguous()
+        copies[name] = weight.to(dtype, copy=True).contiguous()
     return copies
 
 
 class InitialWeights:
     """The weights before the first step: on the device of the model, in the memory of the CPU, or left on disk."""
 
-    def __init__(self, weights: Mapping[str, Tensor], place: Place, path: Path | None) -> None:
-        """Keep `weights` at `place`; `path` is the file that holds them, if there is one."""
+    def __init__(
+        self, weights: Mapping[str, Tensor], place: Place, path: Path | None, names: Mapping[str, str]
+    ) -> None:
+        """Keep `weights` at `place`; `path` is the file that holds them, if there is one.
+
+        `names` leads from the names in the model to those of `weights`, see `names_of`.
+        """
+        self._names = names
         self.num_bytes = sum(w.nbytes for w in weights.values())
         self.place = self._resolved(place, path)
         self._path = path
@@ -124,7 +124,7 @@ class InitialWeights:
         On the CPU if that device has no float64 (MPS).
         """
         now = {name: weight.cpu() if weight.is_mps else weight for name, weight in now.items()}
-        start = {name: self._read(canonical(name), weight.device) for name, weight in now.items()}
+        start = {name: self._read(self._names[name], weight.device) for name, weight in now.items()}
         return {name: weight.to(start[name].dtype) for name, weight in now.items()}, start
 
     def _resolved(self, place: Place, path: Path | None) -> Place:
