@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from calibrate import any_noise
+from tests.signals.calibrate import any_noise
 from tests.signals.curves import ar_noise, matches, smooth, staircase
 
 from rankrise.signals import detect_stages
