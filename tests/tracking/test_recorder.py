@@ -129,9 +129,19 @@ def test_killed_then_resumed_from_a_checkpoint(tmp_path, whole, failpoint):
 
 def test_two_trackers_on_one_folder(tmp_path):
     tracker = rr.RankTracker(small_model(), tmp_path)
-    with pytest.raises(ValueError, match=r"must have one writer; .* is being written by process \d+"):
+    with pytest.raises(ValueError, match=r"must have one writer; a tracker in this process still holds"):
         rr.RankTracker(small_model(), tmp_path, resume=0)
     tracker.close()
+
+
+def test_tracker_that_is_forgotten_leaves_the_folder(tmp_path):
+    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    tracker = rr.RankTracker(small_model(), tmp_path)
+    assert tracker
+    del tracker
+    rr.RankTracker(small_model(), tmp_path, resume=0).close()
+    if descriptors:
+        assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 class Memory:

@@ -7,6 +7,7 @@ process loses none of those; a block that was cut short is ignored by the reader
 import contextlib
 import io
 import os
+import weakref
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ class StreamWriter:
         with replacing(path, "stream") as temporary:
             temporary.write_bytes(start)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
         self._end = len(start)
 
     def append(self, block: "pa.RecordBatch") -> None:
@@ -63,9 +65,8 @@ class StreamWriter:
 
     def close(self) -> None:
         """Close the file; the stream stays as it is. A second call does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._close()
+        self._descriptor = -1
 
     def _message(self, block: "pa.RecordBatch") -> bytes:
         self._writer.write_batch(block, custom_metadata={_CHECKSUM: str(_checksum(block))})

@@ -73,6 +73,12 @@ class Recorder:
             with self.guard("Storing directions in the run directory"):
                 self.run.save_directions(step, directions)
 
+    def leave_run(self) -> None:
+        """Close the run directory as it is."""
+        if self.run is not None:
+            self.run.close()
+            self.run = None
+
     def close(self, *, seal: bool) -> None:
         """Seal or close the run directory, then the sinks."""
         run, sinks = self.run, self._sinks

@@ -1,5 +1,6 @@
 """`RankTracker`: two lines in any training loop."""
 
+import contextlib
 import functools
 import os
 import time
@@ -137,18 +138,23 @@ class RankTracker:
 
         self._shapes = shapes_of(model, self.head_map.parameters())
         now = read_weights(model, self.head_map.parameters(), keep=self._is_main)
-        if self._is_main:
-            spec = _open.spec(
-                self.head_map, plan=self._plan, every=self._ranks_due, spectra=self._spectra_due, config=config
-            )
-            weights = _open.initial_weights(self.out, now, resume=resume)
+        if not self._is_main:
+            return
+        spec = _open.spec(
+            self.head_map, plan=self._plan, every=self._ranks_due, spectra=self._spectra_due, config=config
+        )
+        weights = _open.initial_weights(self.out, now, resume=resume)
+        with contextlib.ExitStack() as undo:  # of what was done, if the rest fails: the folder is free again
+            undo.callback(self._recorder.leave_run)
             with self._recorder.guard(f"Opening the run directory {self.out}"):
                 self._recorder.run = _open.open_run(self.out, spec, weights, resume=resume)
                 self._directions = self._recorder.run.last_directions()
             path = None if self._recorder.run is None else self._recorder.run.initial_path
             self._initial = InitialWeights(weights, initial, path)
-        for probe in self._probes:
-            probe.attach(model)
+            for probe in self._probes:
+                probe.attach(model)
+                undo.callback(probe.detach)
+            undo.pop_all()
 
     def step(self, step: int, **scalars: object) -> None:
         """Tell the tracker that `step` optimiser steps are done; it measures if it is time.
