@@ -25,6 +25,21 @@ def test_what_is_no_number_is_named(value):
         PendingScalars().add(1, {"loss": value})
 
 
+@pytest.mark.parametrize(
+    ("scalars", "message"),
+    [
+        ({"n": 10**400}, "`n` must be one number; got an int too large for a float"),
+        ({"\ud800": 1.0}, r"name of a number must be text that UTF-8 can hold; got '\\ud800'"),
+        ({3: 1.0}, "name of a number must be text that UTF-8 can hold; got 3"),
+    ],
+)
+def test_all_are_taken_or_none(scalars, message):
+    pending = PendingScalars()
+    with pytest.raises(ValueError, match=message):
+        pending.add(1, {"loss": 0.5} | scalars)
+    assert pending.take() == []
+
+
 @pytest.mark.gpu
 def test_numbers_on_a_gpu_wait():
     pending = PendingScalars()

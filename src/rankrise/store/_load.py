@@ -3,9 +3,10 @@
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankrise.store import _manifest
+from rankrise.store._atomic import read_json
 from rankrise.store._lock import is_locked
 from rankrise.store._run import directions_paths, read_sealed
 from rankrise.store._stream import read_stream
@@ -84,6 +85,19 @@ def is_sealed(path: str | os.PathLike[str]) -> bool:
         ValueError: Its manifest is damaged or of an unknown version.
     """
     return _manifest.read_manifest(Path(path)).state == "sealed"
+
+
+def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what was asked for when a run was made, as its manifest has it.
+
+    Raises:
+        FileNotFoundError: There is no run at `path`.
+        ValueError: The file is missing or not what the manifest says.
+    """
+    folder = Path(path)
+    _manifest.verify(folder, _manifest.read_manifest(folder), ["spec.json"])
+    spec: dict[str, Any] = read_json(folder / "spec.json")
+    return spec
 
 
 def load_initial(path: str | os.PathLike[str]) -> "dict[str, Tensor]":

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankrise.store import _atomic, _manifest
 from rankrise.store._environment import environment
@@ -39,13 +39,9 @@ class Run:
         self.folder = folder
         self._lock = lock
         self._manifest = manifest
+        self.last_measured = _last_measured(table)  # step of the last rows that belong to a layer; -1 for none
+        self.dropped = (0, -1)  # on resuming: how many rows, and their last step
         self._stream = StreamWriter(folder / _STREAM, table)
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """What was asked for when the run was made."""
-        spec: dict[str, Any] = _atomic.read_json(self.folder / "spec.json")
-        return spec
 
     @property
     def initial_path(self) -> Path:
@@ -150,7 +146,7 @@ def resume_run(folder: Path, *, step: int) -> Run:
 
     Args:
         folder: The run.
-        step: Of the checkpoint that training goes on from.
+        step: Of the checkpoint that training goes on from; -1 drops everything.
 
     Raises:
         FileNotFoundError: There is no run.
@@ -165,11 +161,14 @@ def resume_run(folder: Path, *, step: int) -> Run:
         manifest = _manifest.read_manifest(folder)  # again: its writer may just have sealed it
         _manifest.verify(folder, manifest, list(_FIXED))
         table = _recorded(folder, manifest, step)
-        table = table.filter(pc.less_equal(table["step"], step)).combine_chunks()
+        last = pc.max(table["step"]).as_py()
+        kept = table.filter(pc.less_equal(table["step"], step)).combine_chunks()
         running = replace(
             manifest, state="running", num_rows=None, files={name: manifest.files[name] for name in _FIXED}
         )
-        run = Run(folder, lock, running, table)
+        run = Run(folder, lock, running, kept)
+        if kept.num_rows < table.num_rows:
+            run.dropped = (table.num_rows - kept.num_rows, last)
         _manifest.write_manifest(folder, running)
         _clean(folder, keep_to=step)
     except BaseException:
@@ -200,6 +199,15 @@ def _recorded(folder: Path, manifest: _manifest.Manifest, step: int) -> "pa.Tabl
             stacklevel=4,
         )
     return contents.table
+
+
+def _last_measured(table: "pa.Table | None") -> int:
+    import pyarrow.compute as pc
+
+    if table is None:
+        return -1
+    last = pc.max(table.filter(pc.greater_equal(table["layer"], 0))["step"]).as_py()
+    return -1 if last is None else int(last)
 
 
 def directions_paths(folder: Path) -> dict[int, Path]:

@@ -16,13 +16,12 @@ class PendingScalars:
     _waiting: list[tuple[int, str, float | Tensor]] = field(default_factory=list)
 
     def add(self, step: int, scalars: Mapping[str, object]) -> None:
-        """Take numbers as they come: anything `float` takes, or a tensor of one number.
+        """Take numbers as they come: anything `float` takes, or a tensor of one number. All of them or none.
 
         Raises:
-            ValueError: Not a number; names it.
+            ValueError: Not a number, or not a name; names it.
         """
-        for name, value in scalars.items():
-            self._waiting.append((step, name, _number(name, value)))
+        self._waiting += [(step, _text(name), _number(name, value)) for name, value in scalars.items()]
 
     @property
     def are_ready(self) -> bool:
@@ -39,6 +38,14 @@ class PendingScalars:
         return taken
 
 
+def _text(name: str) -> str:
+    try:
+        name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"The name of a number must be text that UTF-8 can hold; got {name!r}.") from None
+    return name
+
+
 def _number(name: str, value: object) -> float | Tensor:
     if isinstance(value, Tensor):
         value = value.detach()
@@ -46,7 +53,11 @@ def _number(name: str, value: object) -> float | Tensor:
             return value.reshape(()).clone()
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(
-            f"`{name}` must be one number; got {type(value).__name__}. Pass its mean, or one number at a time."
+            f"`{name}` must be one number; got {_what(value)}. Pass its mean, or one number at a time."
         ) from None
+
+
+def _what(value: object) -> str:
+    return "an int too large for a float" if isinstance(value, int) else type(value).__name__
