@@ -306,6 +306,35 @@ def test_own_quantity_and_schedule(tmp_path):
     assert set(table["step"].to_numpy()[table["circuit"].to_numpy(zero_copy_only=False) != ""]) == {2}
 
 
+@pytest.mark.parametrize(
+    ("measure", "index", "message"),
+    [
+        (lambda change: 1 / 0, None, "division by zero"),
+        (lambda change: change.frobenius_norm[:2], None, r"must return the shape \(12,\) or \(12, k\); got \(2,\)"),
+        (lambda change: change.sigma[..., None], None, r"must return the shape \(12,\) or \(12, k\); got \(12, 8, 1\)"),
+        (lambda change: change.sigma, (1, 2), r"must return the shape \(12, 2\); got \(12, 8\)"),
+        (lambda change: [1.0], None, "must return a tensor or None; got list"),
+    ],
+)
+def test_bad_quantity_costs_only_itself(tmp_path, measure, index, message):
+    model = small_model()
+    bad = Quantity("bad", "ranks", measure, index)
+    with (
+        pytest.warns(rr.tracking.TrackingWarning, match=f"Measuring 'bad' failed: .*{message}") as record,
+        rr.RankTracker(model, tmp_path, every=1, quantities=[bad, "stable_rank"], matrices=False) as tracker,
+    ):
+        train(model, tracker, steps=2)
+    assert len(record) == 1
+    table = rr.load_run(tmp_path)
+    assert select(table, quantity="stable_rank").size == 2 * 2 * 2 * HEADS
+    assert select(table, quantity="bad").size == 0
+    with (
+        pytest.raises((ValueError, ZeroDivisionError), match=message),
+        rr.RankTracker(model, tmp_path / "strict", every=1, quantities=[bad], strict=True) as tracker,
+    ):
+        tracker.step(1)
+
+
 def test_estimate_records_nothing(tmp_path):
     with rr.RankTracker(small_model(), tmp_path) as tracker:
         estimate = tracker.estimate()

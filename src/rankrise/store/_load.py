@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rankrise.store import _manifest
 from rankrise.store._atomic import read_json
 from rankrise.store._lock import is_locked
-from rankrise.store._run import directions_paths, read_sealed
+from rankrise.store._run import directions_paths, read_sealed, verify_directions
 from rankrise.store._stream import read_stream
 from rankrise.store._tensors import load_tensors
 
@@ -115,10 +115,12 @@ def load_initial(path: str | os.PathLike[str]) -> "dict[str, Tensor]":
 def load_directions(path: str | os.PathLike[str]) -> "dict[int, dict[str, Tensor]]":
     """Return the leading singular vectors a run kept, by step: `"3.kq.left"` is (heads, d, k) of layer 3.
 
+    Those of a sealed run are checked against its manifest.
+
     Raises:
         FileNotFoundError: There is no run at `path`.
-        ValueError: A file is damaged.
+        ValueError: A file is damaged, or missing from a sealed run.
     """
     folder = Path(path)
-    _manifest.read_manifest(folder)
+    verify_directions(folder, _manifest.read_manifest(folder))
     return {step: load_tensors(file) for step, file in directions_paths(folder).items()}

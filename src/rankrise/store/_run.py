@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STREAM, _PARQUET, _INITIAL, _DIRECTIONS = "metrics.arrows", "metrics.parquet", "initial.safetensors", "directions"
-_FIXED = ("spec.json", "env.json", _INITIAL)
+_FIXED = _manifest.REQUIRED
 
 
 class Run:
@@ -160,6 +160,7 @@ def resume_run(folder: Path, *, step: int) -> Run:
     try:
         manifest = _manifest.read_manifest(folder)  # again: its writer may just have sealed it
         _manifest.verify(folder, manifest, list(_FIXED))
+        verify_directions(folder, manifest)
         table = _recorded(folder, manifest, step)
         last = pc.max(table["step"]).as_py()
         kept = table.filter(pc.less_equal(table["step"], step)).combine_chunks()
@@ -183,6 +184,14 @@ def read_sealed(folder: Path, manifest: _manifest.Manifest) -> "pa.Table":
 
     _manifest.verify(folder, manifest, [_PARQUET])
     return pq.read_table(folder / _PARQUET, page_checksum_verification=True)
+
+
+def verify_directions(folder: Path, manifest: _manifest.Manifest) -> None:
+    """Check the directions of a sealed run: those listed are there, and there are no others."""
+    if manifest.state == "sealed":
+        listed = [name for name in manifest.files if name.startswith(f"{_DIRECTIONS}/")]
+        found = [f"{_DIRECTIONS}/{path.name}" for path in directions_paths(folder).values()]
+        _manifest.verify(folder, manifest, list(dict.fromkeys(listed + found)))
 
 
 def _recorded(folder: Path, manifest: _manifest.Manifest, step: int) -> "pa.Table":

@@ -5,6 +5,7 @@ process loses none of those; a block that was cut short is ignored by the reader
 """
 
 import contextlib
+import errno
 import io
 import os
 import weakref
@@ -59,8 +60,14 @@ class StreamWriter:
         self._end += len(message)
 
     def sync(self) -> None:
-        """Ask the kernel to put what was appended on the disk."""
+        """Ask the kernel to put what was appended on the disk.
+
+        Raises:
+            OSError: It cannot, or the file was removed.
+        """
         failpoint("block.sync")
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the run directory was removed")
         os.fsync(self._descriptor)
 
     def close(self) -> None:

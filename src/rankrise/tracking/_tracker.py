@@ -278,7 +278,15 @@ class RankTracker:
             if noise:
                 now = {name: _moved(weight) for name, weight in now.items()}
             with self._recorder.guard("Measuring"):
-                measured = measure(group, now, self._initial, plan=self._plan, due=due, previous=self._directions)
+                measured = measure(
+                    group,
+                    now,
+                    self._initial,
+                    plan=self._plan,
+                    due=due,
+                    previous=self._directions,
+                    guard=self._recorder.guard_all,
+                )
                 readings += measured.readings
                 directions |= measured.directions
                 self._warn_of_non_finite(measured)
