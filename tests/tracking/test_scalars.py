@@ -40,6 +40,25 @@ def test_all_are_taken_or_none(scalars, message):
     assert pending.take() == []
 
 
+def test_numbers_are_written_once_a_second_or_by_two_hundred():
+    now = 0.0
+    pending = PendingScalars(clock=lambda: now)
+    pending.add(0, {"loss": 1.0})
+    assert pending.are_ready  # a slow loop waits for nothing
+    pending.take()
+    now = 0.9
+    pending.add(1, {"loss": 1.0})
+    assert not pending.are_ready
+    now = 1.0
+    assert pending.are_ready
+    pending.take()
+    for step in range(2, 202):
+        assert not pending.are_ready
+        pending.add(step, {"loss": 1.0})
+    assert pending.are_ready
+    assert len(pending.take()) == 200
+
+
 @pytest.mark.gpu
 def test_numbers_on_a_gpu_wait():
     pending = PendingScalars()

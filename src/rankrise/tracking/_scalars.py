@@ -1,18 +1,26 @@
-"""A user's own numbers. Those on an accelerator are read in blocks, so that no step waits for the device."""
+"""A user's own numbers, written in blocks: a block a step would cost more than the number.
 
-from collections.abc import Mapping
+Those on an accelerator are moreover read in blocks, so that no step waits for the device.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 _MOST_PENDING = 200
+_SECONDS = 1.0
 
 
 @dataclass
 class PendingScalars:
-    """Scalars that were logged and not yet read."""
+    """Scalars that were logged and not yet written."""
 
+    clock: Callable[[], float] = time.monotonic
+    _taken_at: float = -math.inf
     _waiting: list[tuple[int, str, float | Tensor]] = field(default_factory=list)
 
     def add(self, step: int, scalars: Mapping[str, object]) -> None:
@@ -25,9 +33,12 @@ class PendingScalars:
 
     @property
     def are_ready(self) -> bool:
-        """Whether reading them costs nothing, or they have become many."""
-        on_device = any(isinstance(value, Tensor) for _, _, value in self._waiting)
-        return bool(self._waiting) and (not on_device or len(self._waiting) >= _MOST_PENDING)
+        """Whether they have become many; or none is on a device, and nothing was written for a second."""
+        if len(self._waiting) >= _MOST_PENDING:
+            return True
+        if not self._waiting or self.clock() - self._taken_at < _SECONDS:
+            return False
+        return not any(isinstance(value, Tensor) for _, _, value in self._waiting)
 
     def take(self) -> list[tuple[int, str, float]]:
         """All of them as (step, name, value), oldest first; none are left."""
@@ -35,6 +46,7 @@ class PendingScalars:
         values = iter(torch.stack([t.double() for t in tensors]).tolist() if tensors else [])
         taken = [(step, name, next(values) if isinstance(v, Tensor) else v) for step, name, v in self._waiting]
         self._waiting.clear()
+        self._taken_at = self.clock()
         return taken
 
 

@@ -195,7 +195,7 @@ class RankTracker:
             self.flush()
 
     def flush(self) -> None:
-        """Write scalars that still wait on the GPU; call it before saving a checkpoint if you pass such."""
+        """Write scalars that still wait; call it before saving a checkpoint if you pass some."""
         self._recorder.record(self._last_step, self._pending.take())
 
     def estimate(self) -> Estimate:
