@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from rankrise.store import create_run, load_directions, load_run, rows
+from rankrise.store import create_run, load_directions, load_run, load_spec, resume_run, rows
 
 
 @pytest.fixture
@@ -69,3 +69,29 @@ def test_directions_come_by_step(run):
     run.save_directions(20, {"0.kq.left": torch.ones(1)})
     run.save_directions(3, {"0.kq.left": torch.zeros(1)})
     assert list(load_directions(run.folder)) == [3, 20]
+
+
+@pytest.mark.parametrize("damage", ["flip", "remove", "add"])
+def test_damaged_directions_of_a_sealed_run_are_refused(run, damage):
+    run.save_directions(3, {"0.kq.left": torch.ones(4)})
+    run.seal()
+    assert list(load_directions(run.folder)) == [3]
+    path = run.folder / "directions" / "step-000000003.safetensors"
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[-1] ^= 1
+        path.write_bytes(content)
+    elif damage == "remove":
+        path.unlink()
+    else:
+        path.with_name("step-000000004.safetensors").write_bytes(content)
+    for read in (load_directions, lambda folder: resume_run(folder, step=3)):
+        with pytest.raises(ValueError, match=r"step-00000000[34]\.safetensors(; it is missing| must be as)"):
+            read(run.folder)
+
+
+def test_spec_comes_back_and_is_checked(run):
+    assert load_spec(run.folder) == {}
+    (run.folder / "spec.json").write_text("{ }")
+    with pytest.raises(ValueError, match=r"spec\.json must be as the manifest says"):
+        load_spec(run.folder)

@@ -1,5 +1,6 @@
 """One writer a folder; the lock dies with its owner, whatever children it left."""
 
+import gc
 import os
 import signal
 import time
@@ -15,18 +16,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_second_writer_is_refused_in_one_sentence(tmp_path):
     lock = RunLock(tmp_path)
     assert is_locked(tmp_path)
-    with pytest.raises(ValueError, match=rf"must have one writer; .* is being written by process {os.getpid()}\. Wait"):
+    with pytest.raises(
+        ValueError, match=r"must have one writer; a tracker in this process still holds .*`close\(seal=False\)`"
+    ):
         RunLock(tmp_path)
+    assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
     lock.release()
     assert not is_locked(tmp_path)
     RunLock(tmp_path).release()
 
 
 def test_second_process_is_refused(tmp_path):
-    lock = RunLock(tmp_path)
+    lock, owner = RunLock(tmp_path), os.getpid()
 
     def second():
-        with pytest.raises(ValueError, match="must have one writer"):
+        with pytest.raises(
+            ValueError, match=rf"must have one writer; .* is being written by process {owner}\. Wait for it"
+        ):
             RunLock(tmp_path)
 
     assert exit_code(second) == 0
@@ -49,6 +55,22 @@ def test_lock_dies_with_its_owner_though_a_worker_lives(tmp_path):
     assert exit_code(owner) == -signal.SIGKILL
     RunLock(tmp_path).release()
     os.kill(int(worker.read_text()), signal.SIGKILL)
+
+
+def test_lock_dies_with_its_last_reference(tmp_path):
+    lock = RunLock(tmp_path)
+    assert lock
+    del lock
+    assert not is_locked(tmp_path)
+    gc.disable()
+    try:
+        cycle = [RunLock(tmp_path)]
+        cycle.append(cycle)
+        del cycle
+        assert is_locked(tmp_path)
+        RunLock(tmp_path).release()
+    finally:
+        gc.enable()
 
 
 def test_folder_without_a_lock_is_not_locked(tmp_path):

@@ -6,9 +6,11 @@ import pytest
 
 from rankrise.store import _manifest
 
+FILES = dict.fromkeys(_manifest.REQUIRED, "0")
+
 
 def write(folder, **changes):
-    record = {"state": "sealed", "files": {}, "schema_version": 1} | changes
+    record = {"state": "sealed", "files": FILES, "schema_version": 1} | changes
     (folder / "MANIFEST.json").write_text(json.dumps(record))
 
 
@@ -30,8 +32,29 @@ def test_damaged_manifest_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b"])
 def test_file_outside_the_run_is_refused(tmp_path, name):
-    write(tmp_path, files={name: "0"})
+    write(tmp_path, files=FILES | {name: "0"})
     with pytest.raises(ValueError, match="must name files inside the run; got"):
+        _manifest.read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"files": None}, "its files have no checksums"),
+        ({"files": [1]}, "its files have no checksums"),
+        ({"files": {"spec.json": 1}}, "its files have no checksums"),
+        ({"files": {"spec.json": "0"}}, r"it does not list env\.json"),
+        ({"state": "x"}, "its state is 'x'"),
+        ({"state": ["sealed"]}, "its state is"),
+        ({"num_rows": "many"}, "its counts are 'many' and 0"),
+        ({"num_lost_blocks": None}, "its counts are None and None"),
+    ],
+)
+def test_entries_of_another_kind_are_refused(tmp_path, changes, message):
+    write(tmp_path)
+    assert _manifest.read_manifest(tmp_path).state == "sealed"
+    write(tmp_path, **changes)
+    with pytest.raises(ValueError, match=rf"must be a run's manifest; {message}"):
         _manifest.read_manifest(tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ import torch
 from tests.processes import exit_code
 
 from rankrise.store import create_run, load_initial, load_run, resume_run, rows
+from rankrise.store._lock import RunLock
 
 INITIAL = {"w": torch.ones(2, 3)}
 
@@ -131,3 +133,35 @@ def test_file_size_limit_stands_for_a_full_disk(tmp_path):
 
     assert exit_code(child) == 0
     assert load_run(tmp_path)["step"].to_pylist() == [1, 2]  # without a warning: nothing is torn
+
+
+def test_removed_directory_is_noticed_at_the_next_sync(tmp_path):
+    run = begin(tmp_path / "run", 1)
+    shutil.rmtree(tmp_path / "run")
+    run.append(rows(2, "loss", [1.0]))
+    with pytest.raises(FileNotFoundError, match="the run directory was removed"):
+        run.append(rows(3, "loss", [1.0]), sync=True)
+    run.close()
+
+
+def test_sync_reaches_the_disk_only_when_asked_for(tmp_path, monkeypatch):
+    run = begin(tmp_path)
+    synced = []
+    monkeypatch.setattr("rankrise.store._stream.os.fsync", synced.append)
+    run.append(rows(1, "loss", [1.0]))
+    assert synced == []
+    run.append(rows(2, "loss", [1.0]), sync=True)
+    assert len(synced) == 1
+    run.close()
+
+
+def test_run_sealed_just_before_the_lock_is_taken(tmp_path, monkeypatch):
+    run = begin(tmp_path, 3)
+
+    def lock(folder):
+        run.seal()
+        return RunLock(folder)
+
+    monkeypatch.setattr("rankrise.store._run.RunLock", lock)
+    resume_run(tmp_path, step=2).close()
+    assert load_run(tmp_path)["step"].to_pylist() == [1, 2]

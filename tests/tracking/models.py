@@ -1,5 +1,6 @@
 """A small transformer with dropout, a training loop whose data are a function of the step, and reading of tables."""
 
+import numpy as np
 import pyarrow.compute as pc
 import torch
 from torch import nn
@@ -40,3 +41,9 @@ def select(table, **values):
 def in_order(table):
     """The table without the order of recording."""
     return table.sort_by([(name, "ascending") for name in ("step", "quantity", "circuit", "layer", "head", "index")])
+
+
+def assert_same(first, second):
+    """The same rows in the same order, NaN where NaN was."""
+    assert first.drop_columns("value").equals(second.drop_columns("value"))
+    np.testing.assert_array_equal(first["value"].to_numpy(), second["value"].to_numpy())

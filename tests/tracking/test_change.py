@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import rankrise as rr
-from rankrise.tracking import MatrixChange, ProductChange
+from rankrise.tracking import MatrixChange, ProductChange, _change
 from rankrise.tracking._change import matrix_spectra
 
 
@@ -58,3 +58,19 @@ def test_numbers_of_a_matrix(shape):
     torch.testing.assert_close(change.frobenius_norm, delta.double().norm(dim=(-2, -1)))
     torch.testing.assert_close(change.spectral_norm, sigma[..., 0])
     assert change.leading is change.previous is None
+
+
+def test_power_iteration_starts_from_the_directions_before(monkeypatch):
+    starts = []
+
+    def spy(*factors, start=None):
+        starts.append(start)
+        return rr.linalg.delta_stable_rank(*factors, start=start)
+
+    monkeypatch.setattr(_change, "delta_stable_rank", spy)
+    previous = ProductChange(*factors(seed=1), num_directions=3).leading
+    vanished = previous._replace(sigma=torch.zeros_like(previous.sigma))
+    for before in (None, previous, vanished):
+        assert ProductChange(*factors(), num_directions=3, previous=before).stable_rank.isfinite().all()
+    assert starts[0] is starts[2] is None
+    assert starts[1] is previous.right

@@ -49,3 +49,13 @@ def test_training_is_bit_identical_with_and_without(tmp_path):
 
     for a, b in zip(train(False), train(True), strict=True):
         assert torch.equal(a, b)
+
+
+def test_deterministic_algorithms_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = table(tmp_path, "cuda", strict=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert {"energy_rank", "overlap_left"} <= set(found["quantity"].to_pylist())

@@ -1,17 +1,27 @@
 """A run is begun once and resumed only with what it began with."""
 
+import functools
 import json
 
 import pytest
 import torch
-from tests.tracking.models import small_model
+from tests.tracking.models import assert_same, small_model
+from torch import nn
 
 import rankrise as rr
+from rankrise.tracking import TrackingWarning, _open
+
+OPTIONS = {"every": 1, "config": {"lr": 0.1}}
+
+
+def trained():
+    """The model of the run at a checkpoint: the same shape, other weights."""
+    return small_model(seed=1)
 
 
 @pytest.fixture
 def run(tmp_path):
-    with rr.RankTracker(small_model(), tmp_path, every=1, config={"lr": 0.1}) as tracker:
+    with rr.RankTracker(small_model(), tmp_path, **OPTIONS) as tracker:
         tracker.step(1)
     return tmp_path
 
@@ -30,7 +40,7 @@ def test_existing_run_needs_resume(run):
         ValueError, match=r"must not hold a finished run; it does\. Pass `resume=<step of the checkpoint>`"
     ):
         rr.RankTracker(small_model(), run)
-    rr.RankTracker(small_model(), run, resume=1).close(seal=False)
+    rr.RankTracker(trained(), run, resume=1, **OPTIONS).close(seal=False)
     with pytest.raises(ValueError, match=r"must not hold an unfinished run; it does\. Pass `resume="):
         rr.RankTracker(small_model(), run)
 
@@ -47,30 +57,122 @@ def test_resume_at_zero_begins_or_starts_over_what_was_cut_off(run, tmp_path):
     with pytest.raises(ValueError, match="must not hold a finished run; it does"):
         rr.RankTracker(small_model(), run, resume=0)
     assert rr.load_run(run).num_rows > 0
-    rr.RankTracker(small_model(), run, resume=1).close(seal=False)  # cut off
+    rr.RankTracker(trained(), run, resume=1, **OPTIONS).close(seal=False)  # cut off
     with pytest.raises(
         ValueError, match=r"At step 0 the model must have the weights that .* began with; it has others"
     ):
-        rr.RankTracker(small_model(seed=1), run, resume=0)
-    rr.RankTracker(small_model(), run, resume=0).close()
+        rr.RankTracker(trained(), run, resume=0, **OPTIONS)
+    with pytest.warns(TrackingWarning, match=r"is started over: 36 rows to step 1 were dropped"):
+        rr.RankTracker(small_model(), run, resume=0, **OPTIONS).close()
     assert rr.load_run(run).num_rows == 0
 
 
 def test_initial_weights_are_never_taken_again(run):
     saved = rr.store.load_initial(run)
-    rr.RankTracker(small_model(seed=1), run, resume=1).close()
+    rr.RankTracker(trained(), run, resume=1, **OPTIONS).close()
     for name, weight in rr.store.load_initial(run).items():
         assert torch.equal(weight, saved[name])
 
 
 def test_other_heads_are_refused(run):
-    with pytest.raises(ValueError, match=r"it has others: 2 layers of 2 × 6 .* instead of 2 layers of 3 × 4"):
+    before = rr.load_run(run)
+    with pytest.raises(
+        ValueError,
+        match=r"it has others: 2 layers of 2 × 6 .* instead of 2 layers of 3 × 4 .*; "
+        r"layer 0 \('layers\.0\.self_attn'\) has num_heads 2 instead of 3\. Choose",
+    ):
         rr.RankTracker(small_model(heads=2), run, resume=1)
-    rr.RankTracker(small_model(), run, resume=1).close()  # the lock was given back
+    assert rr.store.is_sealed(run)  # nothing was touched
+    assert rr.load_run(run).equals(before)
+
+
+def test_other_names_are_refused_by_name(run):
+    with pytest.raises(ValueError, match=r"layer 0 \('0\.layers\.0\.self_attn'\) has name .* instead of 'layers\.0\."):
+        rr.RankTracker(nn.Sequential(trained()), run, resume=1, **OPTIONS)
+
+
+@pytest.mark.parametrize("fold_first", [False, True])
+def test_other_reading_of_the_weights_is_refused(tmp_path, fold_first):
+    fold = functools.partial(rr.heads.resolve, fold_norm=True)
+    first, second = (fold, None) if fold_first else (None, fold)
+    rr.RankTracker(small_model(), tmp_path, heads=first).close()
+    with pytest.raises(ValueError, match=r"read in the same way.*layer 0 .* has norm of 'q' .* instead of"):
+        rr.RankTracker(trained(), tmp_path, heads=second, resume=1)
+
+
+def test_other_options_are_said(run):
+    with pytest.warns(TrackingWarning, match=r"options .*: `every` was Every\(num_steps=1\) and is .*`directions`"):
+        rr.RankTracker(trained(), run, resume=1, **OPTIONS | {"every": 2, "directions": 1}).close()
+
+
+def test_resume_with_the_initial_weights_is_said(run):
+    with pytest.warns(TrackingWarning, match=r"At step 1 the model has exactly the weights .*Was the checkpoint"):
+        rr.RankTracker(small_model(), run, resume=1, **OPTIONS).close()
+
+
+def test_weights_that_were_not_saved_are_named(run, monkeypatch):
+    monkeypatch.setattr(_open, "load_initial", lambda _: {"other": torch.ones(1)})
+    with pytest.raises(ValueError, match=r"must be among those .* began with; 'layers\.0\.self_attn\.\S+' is not"):
+        rr.RankTracker(trained(), run, resume=1, **OPTIONS)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_step_of_the_checkpoint_is_not_measured_again(tmp_path, sealed):
+    tracker = rr.RankTracker(small_model(), tmp_path, every=1, spectra=2)
+    for step in range(4):
+        tracker.step(step)
+    tracker.close(seal=sealed)
+    before = rr.load_run(tmp_path)
+    with rr.RankTracker(trained(), tmp_path, every=1, spectra=2, resume=3) as tracker:
+        tracker.step(3)
+    assert_same(rr.load_run(tmp_path), before)
+
+
+def test_starting_over_measures_step_zero_again(tmp_path):
+    tracker = rr.RankTracker(small_model(), tmp_path, every=1)
+    tracker.step(0)
+    tracker.close(seal=False)
+    before = rr.load_run(tmp_path)
+    with (
+        pytest.warns(TrackingWarning, match="is started over"),
+        rr.RankTracker(small_model(), tmp_path, every=1, resume=0) as tracker,
+    ):
+        tracker.step(0)
+    assert_same(rr.load_run(tmp_path), before)
+
+
+@pytest.mark.parametrize("name", ["file", "file/run", "file/a/run"])
+def test_file_in_the_way_is_refused(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"`out` must be a folder, there or to be made; .*file is a file"):
+        rr.RankTracker(small_model(), tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resume": True}, r"`resume` must be a whole number; got True \(bool\)"),
+        ({"resume": "3"}, r"`resume` must be a whole number; got '3' \(str\)"),
+        ({"directions": 2.5}, r"`directions` must be a whole number; got 2\.5"),
+        ({"directions": -1}, "`directions` must be at least 0; got -1"),
+        ({"every": True}, "`every` must be a whole number; got True"),
+        ({"every": 0}, "`every` must be at least 1; got 0"),
+        ({"quantities": "spectrum"}, r"`quantities` must be a list; got 'spectrum'\. Pass \['spectrum'\]"),
+        ({"config": [1]}, "`config` must be a mapping; got list"),
+        ({"sinks": rr.tracking.WandbSink}, "`sinks` must be a list of sinks; got <class"),
+        ({"sinks": [rr.tracking.WandbSink]}, "A sink must be an object with .* got <class"),
+        ({"sinks": ["wandb"]}, "A sink must be an object with .* got 'wandb'"),
+        ({"model": "model"}, r"`model` must be a torch\.nn\.Module; got str"),
+    ],
+)
+def test_options_of_another_kind_are_named(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        rr.RankTracker(**{"model": small_model(), "out": tmp_path} | options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_negative_resume_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="`resume` must be the step of a checkpoint, 0 or more; got -1"):
+    with pytest.raises(ValueError, match="`resume` must be at least 0; got -1"):
         rr.RankTracker(small_model(), tmp_path, resume=-1)
 
 

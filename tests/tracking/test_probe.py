@@ -1,5 +1,6 @@
 """Gradients and activations through hooks, and without a trace."""
 
+import pytest
 import torch
 from tests.tracking.models import select, small_model, train_step
 
@@ -29,6 +30,22 @@ class LargestActivation:
     def detach(self):
         for handle in self.handles:
             handle.remove()
+
+
+class Broken(LargestActivation):
+    """Cannot be attached."""
+
+    def attach(self, model):
+        raise KeyError("no such layer")
+
+
+def test_probe_that_cannot_be_attached_leaves_the_folder_and_the_model(tmp_path):
+    model = small_model()
+    with pytest.raises(KeyError, match="no such layer") as caught:  # kept, and with it every frame
+        rr.RankTracker(model, tmp_path, probes=[LargestActivation(), Broken()])
+    assert not model.layers[-1]._forward_hooks
+    rr.RankTracker(model, tmp_path, resume=0).close()
+    assert caught
 
 
 def train(out, probes):

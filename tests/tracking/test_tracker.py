@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from tests.tracking.models import in_order, select, small_model, train_step
+from tests.tracking.models import assert_same, in_order, select, small_model, train_step
 from torch import nn
 
 import rankrise as rr
@@ -213,6 +213,50 @@ def test_step_never_goes_back_and_is_measured_once(tmp_path):
     assert select(table, quantity="loss").tolist() == [1.0]
 
 
+@pytest.mark.parametrize("step", [True, 1.5, 200.0, 2**63, "3", -5, None])
+def test_step_must_be_a_count(tmp_path, step):
+    with rr.RankTracker(small_model(), tmp_path, every=1) as tracker:
+        for call in (tracker.step, tracker.log):
+            with pytest.raises(ValueError, match="`step` must be"):
+                call(step)
+        tracker.step(np.int64(1))
+
+
+def test_scalars_may_have_any_name(tmp_path):
+    with rr.RankTracker(small_model(), tmp_path) as tracker:
+        tracker.step(1, step=0.5, self=0.25)
+        tracker.log(1, step=2.0)
+        with pytest.raises(ValueError, match="`loss` must be one number"):
+            tracker.step(2, loss="high")
+        tracker.step(1)  # what was refused did not count
+    table = rr.load_run(tmp_path)
+    assert select(table, quantity="step").tolist() == [0.5, 2.0]
+    assert select(table, quantity="self").tolist() == [0.25]
+
+
+def test_spectra_imply_ranks(tmp_path):
+    with rr.RankTracker(small_model(), tmp_path, every=3, spectra=2) as tracker:
+        tracker.step(2)
+    table = rr.load_run(tmp_path)
+    for circuit, size in (("kq", 2 * HEADS), ("vo", 2 * HEADS), ("q", 2)):
+        assert select(table, step=2, quantity="stable_rank", circuit=circuit).size == size
+
+
+def test_default_device_does_not_matter(tmp_path):
+    tables = []
+    for name in ("cpu", "meta"):
+        model = small_model(dropout=0.0)
+        with torch.device(name), rr.RankTracker(model, tmp_path / name, every=1, spectra=2) as tracker:
+            assert tracker.estimate().spectra_bytes > 0
+            for step in range(1, 5):
+                with torch.no_grad():
+                    model.layers[0].self_attn.in_proj_weight.mul_(1.1)
+                tracker.step(step, loss=1 / step)
+        tables.append(rr.load_run(tmp_path / name))
+    assert tables[0].num_rows > 0
+    assert_same(tables[0], tables[1])
+
+
 def test_exception_leaves_the_run_unsealed(tmp_path):
     with (
         pytest.raises(ValueError, match="must not go back"),
@@ -262,6 +306,35 @@ def test_own_quantity_and_schedule(tmp_path):
     assert set(table["step"].to_numpy()[table["circuit"].to_numpy(zero_copy_only=False) != ""]) == {2}
 
 
+@pytest.mark.parametrize(
+    ("measure", "index", "message"),
+    [
+        (lambda change: 1 / 0, None, "division by zero"),
+        (lambda change: change.frobenius_norm[:2], None, r"must return the shape \(12,\) or \(12, k\); got \(2,\)"),
+        (lambda change: change.sigma[..., None], None, r"must return the shape \(12,\) or \(12, k\); got \(12, 8, 1\)"),
+        (lambda change: change.sigma, (1, 2), r"must return the shape \(12, 2\); got \(12, 8\)"),
+        (lambda change: [1.0], None, "must return a tensor or None; got list"),
+    ],
+)
+def test_bad_quantity_costs_only_itself(tmp_path, measure, index, message):
+    model = small_model()
+    bad = Quantity("bad", "ranks", measure, index)
+    with (
+        pytest.warns(rr.tracking.TrackingWarning, match=f"Measuring 'bad' failed: .*{message}") as record,
+        rr.RankTracker(model, tmp_path, every=1, quantities=[bad, "stable_rank"], matrices=False) as tracker,
+    ):
+        train(model, tracker, steps=2)
+    assert len(record) == 1
+    table = rr.load_run(tmp_path)
+    assert select(table, quantity="stable_rank").size == 2 * 2 * 2 * HEADS
+    assert select(table, quantity="bad").size == 0
+    with (
+        pytest.raises((ValueError, ZeroDivisionError), match=message),
+        rr.RankTracker(model, tmp_path / "strict", every=1, quantities=[bad], strict=True) as tracker,
+    ):
+        tracker.step(1)
+
+
 def test_estimate_records_nothing(tmp_path):
     with rr.RankTracker(small_model(), tmp_path) as tracker:
         estimate = tracker.estimate()
@@ -270,6 +343,13 @@ def test_estimate_records_nothing(tmp_path):
     assert estimate.ranks_ms > 0
     assert estimate.spectra_ms > 0
     assert rr.load_run(tmp_path).num_rows == 0
+
+
+def test_estimate_without_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKRISE_FAILPOINT", "spec.write:full")
+    with pytest.warns(rr.tracking.TrackingWarning, match="the disk is full"):
+        tracker = rr.RankTracker(small_model(), tmp_path)
+    assert 0 < tracker.estimate().ranks_bytes < tracker.estimate().spectra_bytes
 
 
 def test_bfloat16_weights(tmp_path):

@@ -56,7 +56,8 @@ def energy_rank(sigma: Tensor, energy: float = 0.9) -> Tensor:
     sigma = _scaled(sigma).sort(-1, descending=True).values
     if energy == 1:
         return (sigma > 0).sum(-1)
-    share = sigma.square().cumsum(-1) / sigma.square().sum(-1, keepdim=True).clamp_min(1.0)
+    sums = sigma.square().cpu().cumsum(-1).to(sigma.device)  # on a GPU it is not deterministic, and may be forbidden
+    share = sums / sigma.square().sum(-1, keepdim=True).clamp_min(1.0)
     short = share < energy * (1 - 1e-12)  # by more than the rounding of the sum
     return (short.sum(-1) + 1).clamp_max(sigma.shape[-1]) * (sigma.amax(-1) > 0)
 

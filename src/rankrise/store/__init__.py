@@ -9,6 +9,7 @@ from rankrise.store._load import is_sealed as is_sealed
 from rankrise.store._load import load_directions as load_directions
 from rankrise.store._load import load_initial as load_initial
 from rankrise.store._load import load_run as load_run
+from rankrise.store._load import load_spec as load_spec
 from rankrise.store._run import Run as Run
 from rankrise.store._run import create_run as create_run
 from rankrise.store._run import resume_run as resume_run

@@ -3,11 +3,12 @@
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankrise.store import _manifest
+from rankrise.store._atomic import read_json
 from rankrise.store._lock import is_locked
-from rankrise.store._run import directions_paths, read_sealed
+from rankrise.store._run import directions_paths, read_sealed, verify_directions
 from rankrise.store._stream import read_stream
 from rankrise.store._tensors import load_tensors
 
@@ -86,6 +87,19 @@ def is_sealed(path: str | os.PathLike[str]) -> bool:
     return _manifest.read_manifest(Path(path)).state == "sealed"
 
 
+def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what was asked for when a run was made, as its manifest has it.
+
+    Raises:
+        FileNotFoundError: There is no run at `path`.
+        ValueError: The file is missing or not what the manifest says.
+    """
+    folder = Path(path)
+    _manifest.verify(folder, _manifest.read_manifest(folder), ["spec.json"])
+    spec: dict[str, Any] = read_json(folder / "spec.json")
+    return spec
+
+
 def load_initial(path: str | os.PathLike[str]) -> "dict[str, Tensor]":
     """Return the weights a run began with, as its manifest has them.
 
@@ -101,10 +115,12 @@ def load_initial(path: str | os.PathLike[str]) -> "dict[str, Tensor]":
 def load_directions(path: str | os.PathLike[str]) -> "dict[int, dict[str, Tensor]]":
     """Return the leading singular vectors a run kept, by step: `"3.kq.left"` is (heads, d, k) of layer 3.
 
+    Those of a sealed run are checked against its manifest.
+
     Raises:
         FileNotFoundError: There is no run at `path`.
-        ValueError: A file is damaged.
+        ValueError: A file is damaged, or missing from a sealed run.
     """
     folder = Path(path)
-    _manifest.read_manifest(folder)
+    verify_directions(folder, _manifest.read_manifest(folder))
     return {step: load_tensors(file) for step, file in directions_paths(folder).items()}

@@ -1,5 +1,6 @@
 """One process writes a run directory; the kernel frees the lock when that process dies."""
 
+import gc
 import os
 import weakref
 from pathlib import Path
@@ -10,31 +11,47 @@ _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 class RunLock:
     """An exclusive `flock` on `<folder>/.lock`.
 
-    A forked child (a data loader's worker) gives its copy up at once, so that the lock dies with its owner.
+    A forked child (a data loader's worker) gives its copy up at once, so that the lock dies with its owner; a lock that
+    nobody refers to any more is given up too.
     """
 
     def __init__(self, folder: Path) -> None:
-        import fcntl
-
-        self._descriptor: int | None = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(self._descriptor, 32).decode(errors="replace").strip() or "unknown"
-            self.release()
-            raise ValueError(
-                f"A run directory must have one writer; {folder} is being written by process {owner}. "
-                "Wait for it to end, or choose another folder."
-            ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, f"{os.getpid()}\n".encode())
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._close = weakref.finalize(self, os.close, descriptor)
+        if not _take(descriptor):
+            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            if owner == str(os.getpid()):
+                gc.collect()  # it may be held by garbage: a trainer that crashed, full of cycles
+                if not _take(descriptor):
+                    self.release()
+                    raise ValueError(
+                        f"A run directory must have one writer; a tracker in this process still holds {folder}. "
+                        "Call its `close(seal=False)`, or choose another folder."
+                    )
+            else:
+                self.release()
+                raise ValueError(
+                    f"A run directory must have one writer; {folder} is being written by process {owner}. "
+                    "Wait for it to end, or choose another folder."
+                )
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         _held.add(self)
 
     def release(self) -> None:
         """Give the lock up; a second call does nothing."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._close()
+
+
+def _take(descriptor: int) -> bool:
+    """Lock the file if nobody else has it."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_locked(folder: Path) -> bool:

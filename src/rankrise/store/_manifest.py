@@ -12,6 +12,7 @@ from rankrise.store._atomic import read_json, sha256, write_json
 
 NAME = "MANIFEST.json"
 SCHEMA_VERSION = 1
+REQUIRED = ("spec.json", "env.json", "initial.safetensors")  # of every run
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,26 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = Manifest(**record)
     except TypeError as error:
         raise ValueError(f"{path} must be a run's manifest; {error}. Restore it, or drop the run.") from error
+    problem = _problem(manifest)
+    if problem:
+        raise ValueError(f"{path} must be a run's manifest; {problem}. Restore it, or drop the run.")
     for name in manifest.files:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(f"{path} must name files inside the run; got {name!r}. Do not trust this run.")
     return manifest
+
+
+def _problem(manifest: Manifest) -> str:
+    """What is not as the types say; empty if all is."""
+    files, num_rows, lost = manifest.files, manifest.num_rows, manifest.num_lost_blocks
+    if manifest.state not in ("running", "sealed"):
+        return f"its state is {manifest.state!r}"
+    if not isinstance(files, dict) or not all(isinstance(checksum, str) for checksum in files.values()):
+        return "its files have no checksums"
+    if type(num_rows) not in (int, type(None)) or type(lost) is not int:
+        return f"its counts are {num_rows!r} and {lost!r}"
+    missing = [name for name in REQUIRED if name not in files]
+    return f"it does not list {missing[0]}" if missing else ""
 
 
 def checksums(folder: Path, names: list[str]) -> dict[str, str]:

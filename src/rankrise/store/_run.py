@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankrise.store import _atomic, _manifest
 from rankrise.store._environment import environment
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STREAM, _PARQUET, _INITIAL, _DIRECTIONS = "metrics.arrows", "metrics.parquet", "initial.safetensors", "directions"
-_FIXED = ("spec.json", "env.json", _INITIAL)
+_FIXED = _manifest.REQUIRED
 
 
 class Run:
@@ -39,13 +39,9 @@ class Run:
         self.folder = folder
         self._lock = lock
         self._manifest = manifest
+        self.last_measured = _last_measured(table)  # step of the last rows that belong to a layer; -1 for none
+        self.dropped = (0, -1)  # on resuming: how many rows, and their last step
         self._stream = StreamWriter(folder / _STREAM, table)
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """What was asked for when the run was made."""
-        spec: dict[str, Any] = _atomic.read_json(self.folder / "spec.json")
-        return spec
 
     @property
     def initial_path(self) -> Path:
@@ -150,7 +146,7 @@ def resume_run(folder: Path, *, step: int) -> Run:
 
     Args:
         folder: The run.
-        step: Of the checkpoint that training goes on from.
+        step: Of the checkpoint that training goes on from; -1 drops everything.
 
     Raises:
         FileNotFoundError: There is no run.
@@ -164,12 +160,16 @@ def resume_run(folder: Path, *, step: int) -> Run:
     try:
         manifest = _manifest.read_manifest(folder)  # again: its writer may just have sealed it
         _manifest.verify(folder, manifest, list(_FIXED))
+        verify_directions(folder, manifest)
         table = _recorded(folder, manifest, step)
-        table = table.filter(pc.less_equal(table["step"], step)).combine_chunks()
+        last = pc.max(table["step"]).as_py()
+        kept = table.filter(pc.less_equal(table["step"], step)).combine_chunks()
         running = replace(
             manifest, state="running", num_rows=None, files={name: manifest.files[name] for name in _FIXED}
         )
-        run = Run(folder, lock, running, table)
+        run = Run(folder, lock, running, kept)
+        if kept.num_rows < table.num_rows:
+            run.dropped = (table.num_rows - kept.num_rows, last)
         _manifest.write_manifest(folder, running)
         _clean(folder, keep_to=step)
     except BaseException:
@@ -186,6 +186,14 @@ def read_sealed(folder: Path, manifest: _manifest.Manifest) -> "pa.Table":
     return pq.read_table(folder / _PARQUET, page_checksum_verification=True)
 
 
+def verify_directions(folder: Path, manifest: _manifest.Manifest) -> None:
+    """Check the directions of a sealed run: those listed are there, and there are no others."""
+    if manifest.state == "sealed":
+        listed = [name for name in manifest.files if name.startswith(f"{_DIRECTIONS}/")]
+        found = [f"{_DIRECTIONS}/{path.name}" for path in directions_paths(folder).values()]
+        _manifest.verify(folder, manifest, list(dict.fromkeys(listed + found)))
+
+
 def _recorded(folder: Path, manifest: _manifest.Manifest, step: int) -> "pa.Table":
     """All rows that can be read, with a warning if some up to `step` may be missing."""
     if manifest.state == "sealed":
@@ -200,6 +208,15 @@ def _recorded(folder: Path, manifest: _manifest.Manifest, step: int) -> "pa.Tabl
             stacklevel=4,
         )
     return contents.table
+
+
+def _last_measured(table: "pa.Table | None") -> int:
+    import pyarrow.compute as pc
+
+    if table is None:
+        return -1
+    last = pc.max(table.filter(pc.greater_equal(table["layer"], 0))["step"]).as_py()
+    return -1 if last is None else int(last)
 
 
 def directions_paths(folder: Path) -> dict[int, Path]:

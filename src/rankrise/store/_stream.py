@@ -5,8 +5,10 @@ process loses none of those; a block that was cut short is ignored by the reader
 """
 
 import contextlib
+import errno
 import io
 import os
+import weakref
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ class StreamWriter:
         with replacing(path, "stream") as temporary:
             temporary.write_bytes(start)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
         self._end = len(start)
 
     def append(self, block: "pa.RecordBatch") -> None:
@@ -57,15 +60,20 @@ class StreamWriter:
         self._end += len(message)
 
     def sync(self) -> None:
-        """Ask the kernel to put what was appended on the disk."""
+        """Ask the kernel to put what was appended on the disk.
+
+        Raises:
+            OSError: It cannot, or the file was removed.
+        """
         failpoint("block.sync")
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the run directory was removed")
         os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Close the file; the stream stays as it is. A second call does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._close()
+        self._descriptor = -1
 
     def _message(self, block: "pa.RecordBatch") -> bytes:
         self._writer.write_batch(block, custom_metadata={_CHECKSUM: str(_checksum(block))})

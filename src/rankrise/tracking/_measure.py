@@ -3,7 +3,8 @@
 A group holds as many layers as fit a budget: of small layers, one call costs as much as ten.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from rankrise.tracking._change import Change, Directions, MatrixChange, ProductC
 from rankrise.tracking._weights import InitialWeights
 from rankrise.tracking.quantities import Clock, Quantity
 
+Guard = Callable[[str], contextlib.AbstractContextManager[object]]
 CIRCUITS = ("kq", "vo")
 MATRICES = ("q", "k", "v", "o")
 _GROUP_BYTES = {"cpu": 2**22, "cuda": 2**27}  # of float32 weights
@@ -68,6 +70,7 @@ def measure(
     plan: Plan,
     due: frozenset[Clock],
     previous: Mapping[str, Tensor],
+    guard: Guard = contextlib.nullcontext,
 ) -> Measured:
     """Measure a group of layers.
 
@@ -78,6 +81,7 @@ def measure(
         plan: What to measure.
         due: Which clocks have struck. Whole matrices are read with the spectra, and then in every quantity.
         previous: Directions of the measurement before, as in `Measured.directions`.
+        guard: From a description to a context in which one quantity is read, and its errors end.
     """
     weights, start = initial.pair(now)
     layers = tuple(layer.index for layer in group)
@@ -91,7 +95,7 @@ def measure(
             left, right = (torch.where(finite[:, None, None], w, w0) for w, w0 in ((left, left0), (right, right0)))
         before = _stack_directions(previous, layers, circuits, left.device)
         change = ProductChange(left, right, left0, right0, plan.num_directions, before)
-        _read(measured, wanted, change, circuits, layers, finite.reshape(len(circuits), len(layers), -1))
+        _read(measured, wanted, change, circuits, layers, finite.reshape(len(circuits), len(layers), -1), guard)
         if "spectra" in due and change.leading is not None:
             _keep_directions(measured.directions, change.leading, layers, circuits)
     if plan.matrices and "spectra" in due:
@@ -100,7 +104,7 @@ def measure(
             delta = torch.cat([deltas.pop(role) for role in roles])
             finite = delta.isfinite().all(-1).all(-1)
             sigma = matrix_spectra(torch.where(finite[:, None, None], delta, 0.0))
-            _read(measured, plan.quantities, MatrixChange(sigma), roles, layers, finite.reshape(len(roles), -1))
+            _read(measured, plan.quantities, MatrixChange(sigma), roles, layers, finite.reshape(len(roles), -1), guard)
     return measured
 
 
@@ -139,20 +143,33 @@ def _read(
     circuits: Sequence[str],
     layers: tuple[int, ...],
     finite: Tensor,
+    guard: Guard,
 ) -> None:
     """Add what the quantities read, NaN where the weights are not finite: (circuits, layers), or heads behind these."""
     for quantity in wanted:
-        values = quantity.measure(change)
-        if values is None:
-            continue
-        values = values.double().reshape(*finite.shape, *values.shape[1:])
-        mask = finite.reshape(*finite.shape, *(1 for _ in values.shape[finite.ndim :]))
-        values = torch.where(mask, values, torch.nan)
-        for circuit, part in zip(circuits, values, strict=True):
-            measured.readings.append(Reading(quantity, circuit, layers, part, heads=finite.ndim == 3))
+        with guard(f"Measuring {quantity.name!r}"):
+            values = quantity.measure(change)
+            if values is None:
+                continue
+            _check_shape(quantity, values, finite.numel())
+            values = values.double().reshape(*finite.shape, *values.shape[1:])
+            mask = finite.reshape(*finite.shape, *(1 for _ in values.shape[finite.ndim :]))
+            values = torch.where(mask, values, torch.nan)
+            for circuit, part in zip(circuits, values, strict=True):
+                measured.readings.append(Reading(quantity, circuit, layers, part, heads=finite.ndim == 3))
     for position in (~finite).nonzero().tolist():
         head = f" head {position[2]}" if len(position) > 2 else ""
         measured.not_finite.append(f"layer {layers[position[1]]}{head} ({circuits[position[0]]})")
+
+
+def _check_shape(quantity: Quantity, values: object, num: int) -> None:
+    if not isinstance(values, Tensor):
+        raise ValueError(f"it must return a tensor or None; got {type(values).__name__}")
+    wanted = f"({num},) or ({num}, k)" if quantity.index is None else f"({num}, {len(quantity.index)})"
+    is_single = values.ndim == 1 and quantity.index is None
+    is_vector = values.ndim == 2 and (quantity.index is None or values.shape[1] == len(quantity.index))
+    if not (is_single or is_vector) or values.shape[0] != num:
+        raise ValueError(f"it must return the shape {wanted}; got {tuple(values.shape)}")
 
 
 def _keep_directions(

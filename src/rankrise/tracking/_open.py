@@ -1,54 +1,80 @@
 """Open the run directory of a tracker: begin it, or go on with it, and refuse what does not fit."""
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rankrise.heads import HeadMap
-from rankrise.store import Run, create_run, has_run, is_sealed, load_initial, resume_run
+from rankrise.heads import AttentionLayer, HeadMap, WeightView
+from rankrise.store import Run, create_run, has_run, is_sealed, load_initial, load_spec, resume_run
 from rankrise.tracking._measure import Plan
-from rankrise.tracking._schedule import Schedule
+from rankrise.tracking._recorder import TrackingWarning
+from rankrise.tracking._schedule import At, Every, Schedule
 from rankrise.tracking._weights import copy_in_float32
 
 
 def spec(
-    head_map: HeadMap, *, plan: Plan, every: Schedule, spectra: Schedule, config: Mapping[str, object] | None
+    head_map: HeadMap,
+    *,
+    plan: Plan,
+    every: Schedule,
+    spectra: Schedule,
+    config: Mapping[str, object] | None,
+    names: Mapping[str, str],
 ) -> dict[str, object]:
-    """What `spec.json` says of a tracked run.
+    """What `spec.json` says of a tracked run; `names` gives every parameter its name without wrappers.
 
     Raises:
-        ValueError: `config` does not go through JSON.
+        ValueError: `config` is no mapping, or does not go through JSON.
     """
+    if not isinstance(config, Mapping | None):
+        raise ValueError(f"`config` must be a mapping; got {type(config).__name__}.")
     try:
         json.dumps(config)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`config` must go through JSON; {error}. Pass numbers, strings, lists and dicts.") from None
     return {
         "kind": "tracker",
-        "every": repr(every),
-        "spectra": repr(spectra),
+        "every": _schedule_name(every),
+        "spectra": _schedule_name(spectra),
         "quantities": [q.name for q in plan.quantities],
         "directions": plan.num_directions,
         "matrices": plan.matrices,
-        "layers": _layers(head_map),
+        "layers": _layers(head_map.layers, names),
         "notes": list(head_map.notes),
         "config": dict(config or {}),
     }
 
 
-def initial_weights(out: Path, now: Mapping[str, Tensor], *, resume: int | None) -> dict[str, Tensor]:
+def check_folder(out: Path) -> None:
+    """Refuse a path that can never be a folder.
+
+    >>> check_folder(Path("runs/to/come"))
+    """
+    for path in (out, *out.parents):
+        if path.is_dir():
+            return
+        if path.exists():
+            raise ValueError(f"`out` must be a folder, there or to be made; {path} is a file. Choose another `out`.")
+
+
+def initial_weights(
+    out: Path, now: Mapping[str, Tensor], spec: Mapping[str, object], *, resume: int | None
+) -> dict[str, Tensor]:
     """The weights to compare with: those now for a new run, those it saved for a resumed one; never taken twice.
 
     Names are those without wrappers, in `now` as in what is returned.
+    Nothing is written yet, so a run that is refused here stays as it is.
 
     Raises:
-        ValueError: A run is there and `resume` is not given, or the other way round; at step 0, other weights.
+        ValueError: A run is there and `resume` is not given, or the other way round; other layers, heads, adapters or
+            folded norms than those of the run; at step 0, other weights.
     """
-    if resume is not None and resume < 0:
-        raise ValueError(f"`resume` must be the step of a checkpoint, 0 or more; got {resume}.")
     if not has_run(out):
         if resume:
             raise ValueError(
@@ -62,60 +88,148 @@ def initial_weights(out: Path, now: Mapping[str, Tensor], *, resume: int | None)
             f"{out} must not hold {'a finished' if is_finished else 'an unfinished'} run; it does. "
             "Pass `resume=<step of the checkpoint>` to go on with it, or choose another folder."
         )
+    _compare_specs(out, load_spec(out), spec)
     saved = load_initial(out)
-    if resume == 0:
-        fresh = {name: weight.cpu() for name, weight in copy_in_float32(now).items()}
-        if fresh.keys() != saved.keys() or any(not torch.equal(fresh[name], saved[name]) for name in fresh):
-            raise ValueError(
-                f"At step 0 the model must have the weights that {out} began with; it has others. "
-                "Choose another folder for a new run, or seed the model as before."
-            )
+    missing = [name for name in now if name not in saved]
+    if missing:
+        raise ValueError(
+            f"Every weight must be among those {out} began with; {missing[0]!r} is not. "
+            "Wrap, compile and adapt the model as before, or choose another folder."
+        )
+    are_equal = _are_equal(now, saved)
+    if resume == 0 and not are_equal:
+        raise ValueError(
+            f"At step 0 the model must have the weights that {out} began with; it has others. "
+            "Choose another folder for a new run, or seed the model as before."
+        )
+    if resume and are_equal:
+        warnings.warn(
+            f"At step {resume} the model has exactly the weights that {out} began with. Was the checkpoint loaded "
+            "before the tracker was built?",
+            TrackingWarning,
+            stacklevel=3,
+        )
     return saved
 
 
 def open_run(out: Path, spec: Mapping[str, object], initial: Mapping[str, Tensor], *, resume: int | None) -> Run:
-    """Begin or resume the run.
+    """Begin or resume the run; at step 0, start it over, with a warning if it had rows.
 
     Raises:
-        ValueError: The layers are not those of the run; another process writes it.
+        ValueError: Another process writes it.
         OSError: It cannot be written.
     """
     if resume is None or not has_run(out):
         return create_run(out, spec=spec, initial=initial)
-    run = resume_run(out, step=resume)
-    if run.spec.get("layers") != spec["layers"]:
-        run.close()
-        raise ValueError(
-            f"The model must have the attention layers and heads of the run in {out}; it has others: "
-            f"{_counts(spec['layers'])} instead of {_counts(run.spec.get('layers'))}. Choose another folder."
-        )
+    run = resume_run(out, step=resume or -1)
+    num_rows, last = run.dropped
+    if resume == 0 and num_rows:
+        try:
+            warnings.warn(
+                f"The run in {out} is started over: {num_rows} rows to step {last} were dropped.",
+                TrackingWarning,
+                stacklevel=3,
+            )
+        except TrackingWarning:  # warnings are errors here
+            run.close()
+            raise
     return run
 
 
 def refuse_changed_heads(before: HeadMap, now: HeadMap) -> None:
-    """Refuse a model whose layers or heads are no longer those the tracker was built on.
+    """Refuse a model that is no longer read as it was when the tracker was built: heads, names, adapters, norms.
 
     Raises:
-        ValueError: With the head counts then and now.
+        ValueError: With the head counts then and now, and the first layer that differs.
     """
-    if _layers(before) != _layers(now):
+    if [layer.views for layer in before.layers] != [layer.views for layer in now.layers]:
+        was, is_ = (
+            _layers(
+                before.layers,
+            ),
+            _layers(
+                now.layers,
+            ),
+        )
         raise ValueError(
             "The attention layers and heads must stay as they were when the tracker was built; they were "
-            f"{_counts(_layers(before))} and are {_counts(_layers(now))}. Close this tracker and build a new one."
+            f"{_counts(was)} and are {_counts(is_)}; {_first_difference(was, is_)}. "
+            "Close this tracker and build a new one."
         )
 
 
-def _layers(head_map: HeadMap) -> list[dict[str, object]]:
-    return [
+def _compare_specs(out: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse other layers, or another reading of their weights; warn of other options."""
+    if was.get("layers") != now["layers"]:
+        raise ValueError(
+            f"The model must have the attention layers and heads of the run in {out}, read in the same way; it has "
+            f"others: {_counts(now['layers'])} instead of {_counts(was.get('layers'))}; "
+            f"{_first_difference(was.get('layers'), now['layers'])}. Choose another folder."
+        )
+    options = ("every", "spectra", "quantities", "directions", "matrices", "config")
+    changed = [f"`{name}` was {was.get(name)} and is {now[name]}" for name in options if was.get(name) != now[name]]
+    if changed:
+        warnings.warn(
+            f"The run in {out} goes on with other options than its spec.json says: {'; '.join(changed)}.",
+            TrackingWarning,
+            stacklevel=4,
+        )
+
+
+def _are_equal(now: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(w.cpu().to(saved[n].dtype), saved[n]) for n, w in now.items())
+
+
+def _schedule_name(schedule: Schedule) -> str:
+    """The same in every process, so without addresses."""
+    if isinstance(schedule, Every | At):
+        return repr(schedule)
+    return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
+
+
+def _layers(layers: Sequence[AttentionLayer], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Layers as `spec.json` has them, parameters under the given names or else under their own."""
+    described = [
         {
             "index": layer.index,
             "name": layer.name,
             "num_heads": layer.num_heads,
             "head_dim": layer.head_dim,
-            "shapes": {role: list(view.shape) for role, view in layer.roles.items()},
+            "views": {role: _view(view, names or {}) for role, view in layer.roles.items()},
         }
-        for layer in head_map.layers
+        for layer in layers
     ]
+    plain: list[dict[str, Any]] = json.loads(json.dumps(described))  # tuples to lists, as in the file
+    return plain
+
+
+def _view(view: WeightView, names: Mapping[str, str]) -> dict[str, Any]:
+    record = asdict(view)
+    del record["role"]
+    for part, key in [(record, "parameter"), *((adapter, k) for adapter in record["adapters"] for k in ("a", "b"))]:
+        part[key] = names.get(part[key], part[key])
+    if record["norm"] is not None:
+        record["norm"]["parameter"] = names.get(record["norm"]["parameter"], record["norm"]["parameter"])
+    return record
+
+
+def _first_difference(was: object, now: object) -> str:
+    """`layer 3 ('h.3.attn') has adapters of 'q' [...] instead of []`."""
+    if not isinstance(was, list) or not isinstance(now, list) or len(was) != len(now):
+        return "their number differs"
+    for a, b in zip(was, now, strict=True):
+        for key in ("name", "num_heads", "head_dim"):
+            if a.get(key) != b[key]:
+                return f"layer {b['index']} ({b['name']!r}) has {key} {b[key]!r} instead of {a.get(key)!r}"
+        for role, view in b["views"].items():
+            then = a.get("views", {}).get(role, {})
+            for key, value in view.items():
+                if then.get(key) != value:
+                    return (
+                        f"layer {b['index']} ({b['name']!r}) has {key} of {role!r} {value!r} instead of "
+                        f"{then.get(key)!r}"
+                    )
+    return "in other entries"
 
 
 def _counts(layers: object) -> str:

@@ -34,14 +34,18 @@ class Recorder:
         return self.run is not None or bool(self._sinks)
 
     @contextlib.contextmanager
-    def guard(self, what: str) -> Iterator[None]:
+    def guard(self, what: str, errors: tuple[type[Exception], ...] = (OSError, RuntimeError)) -> Iterator[None]:
         """Turn an error of the disk, of memory or of a decomposition into one warning, unless strict."""
         try:
             yield
-        except (OSError, RuntimeError) as error:
+        except errors as error:
             if self._strict:
                 raise
             self.say(f"{what} failed: {_plain(error)} Training goes on without it; this is said once.", key=what)
+
+    def guard_all(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Turn any error into one warning, unless strict: around what a user wrote."""
+        return self.guard(what, (Exception,))
 
     def say(self, message: str, *, key: str) -> None:
         """Warn, once for each key."""
@@ -72,6 +76,12 @@ class Recorder:
         if self.run is not None and directions:
             with self.guard("Storing directions in the run directory"):
                 self.run.save_directions(step, directions)
+
+    def leave_run(self) -> None:
+        """Close the run directory as it is."""
+        if self.run is not None:
+            self.run.close()
+            self.run = None
 
     def close(self, *, seal: bool) -> None:
         """Seal or close the run directory, then the sinks."""

@@ -1,34 +1,44 @@
-"""A user's own numbers. Those on an accelerator are read in blocks, so that no step waits for the device."""
+"""A user's own numbers, written in blocks: a block a step would cost more than the number.
 
-from collections.abc import Mapping
+Those on an accelerator are moreover read in blocks, so that no step waits for the device.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 _MOST_PENDING = 200
+_SECONDS = 1.0
 
 
 @dataclass
 class PendingScalars:
-    """Scalars that were logged and not yet read."""
+    """Scalars that were logged and not yet written."""
 
+    clock: Callable[[], float] = time.monotonic
+    _taken_at: float = -math.inf
     _waiting: list[tuple[int, str, float | Tensor]] = field(default_factory=list)
 
     def add(self, step: int, scalars: Mapping[str, object]) -> None:
-        """Take numbers as they come: anything `float` takes, or a tensor of one number.
+        """Take numbers as they come: anything `float` takes, or a tensor of one number. All of them or none.
 
         Raises:
-            ValueError: Not a number; names it.
+            ValueError: Not a number, or not a name; names it.
         """
-        for name, value in scalars.items():
-            self._waiting.append((step, name, _number(name, value)))
+        self._waiting += [(step, _text(name), _number(name, value)) for name, value in scalars.items()]
 
     @property
     def are_ready(self) -> bool:
-        """Whether reading them costs nothing, or they have become many."""
-        on_device = any(isinstance(value, Tensor) for _, _, value in self._waiting)
-        return bool(self._waiting) and (not on_device or len(self._waiting) >= _MOST_PENDING)
+        """Whether they have become many; or none is on a device, and nothing was written for a second."""
+        if len(self._waiting) >= _MOST_PENDING:
+            return True
+        if not self._waiting or self.clock() - self._taken_at < _SECONDS:
+            return False
+        return not any(isinstance(value, Tensor) for _, _, value in self._waiting)
 
     def take(self) -> list[tuple[int, str, float]]:
         """All of them as (step, name, value), oldest first; none are left."""
@@ -36,7 +46,16 @@ class PendingScalars:
         values = iter(torch.stack([t.double() for t in tensors]).tolist() if tensors else [])
         taken = [(step, name, next(values) if isinstance(v, Tensor) else v) for step, name, v in self._waiting]
         self._waiting.clear()
+        self._taken_at = self.clock()
         return taken
+
+
+def _text(name: str) -> str:
+    try:
+        name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"The name of a number must be text that UTF-8 can hold; got {name!r}.") from None
+    return name
 
 
 def _number(name: str, value: object) -> float | Tensor:
@@ -46,7 +65,11 @@ def _number(name: str, value: object) -> float | Tensor:
             return value.reshape(()).clone()
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(
-            f"`{name}` must be one number; got {type(value).__name__}. Pass its mean, or one number at a time."
+            f"`{name}` must be one number; got {_what(value)}. Pass its mean, or one number at a time."
         ) from None
+
+
+def _what(value: object) -> str:
+    return "an int too large for a float" if isinstance(value, int) else type(value).__name__

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from rankrise.tracking._integers import as_count
+
 
 class Schedule(Protocol):
     """Anything that answers, for a step, whether to measure."""
@@ -44,9 +46,7 @@ def every(num_steps: int) -> Every:
     >>> [step for step in range(10) if every(4)(step)]
     [0, 4, 8]
     """
-    if num_steps < 1:
-        raise ValueError(f"`num_steps` must be at least 1; got {num_steps}.")
-    return Every(num_steps)
+    return Every(as_count(num_steps, "num_steps", least=1))
 
 
 def at(*steps: int) -> At:
@@ -55,7 +55,7 @@ def at(*steps: int) -> At:
     >>> [step for step in range(10) if at(2, 5)(step)]
     [2, 5]
     """
-    return At(frozenset(steps))
+    return At(frozenset(as_count(step, "steps") for step in steps))
 
 
 def log_spaced(first: int = 1, last: int = 1_000_000, *, num: int = 60) -> At:
@@ -73,10 +73,14 @@ def log_spaced(first: int = 1, last: int = 1_000_000, *, num: int = 60) -> At:
     return At(frozenset(round(first * math.exp(i * ratio)) for i in range(num)))
 
 
-def as_schedule(value: int | Schedule) -> Schedule:
-    """An integer means `every` so many steps."""
-    if isinstance(value, int):
-        return every(value)
-    if not callable(value):
-        raise ValueError(f"A schedule must be a number of steps or a callable; got {type(value).__name__}.")
-    return value
+def as_schedule(value: int | Schedule, name: str = "every") -> Schedule:
+    """An integer means `every` so many steps; `name` is that of the argument, for the message.
+
+    Raises:
+        ValueError: Neither an integer of at least 1 nor a callable.
+    """
+    if callable(value):
+        return value
+    if not hasattr(value, "__index__"):
+        raise ValueError(f"`{name}` must be a number of steps or a callable; got {value!r} ({type(value).__name__}).")
+    return Every(as_count(value, name, least=1))

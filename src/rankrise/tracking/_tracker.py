@@ -1,5 +1,6 @@
 """`RankTracker`: two lines in any training loop."""
 
+import contextlib
 import functools
 import os
 import time
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from rankrise.heads import HeadMap, Layout, resolve
 from rankrise.tracking import _open
+from rankrise.tracking._integers import as_count
 from rankrise.tracking._measure import Measured, Plan, Reading, groups, measure
 from rankrise.tracking._probe import Probe
 from rankrise.tracking._recorder import Recorder, to_block
@@ -32,7 +34,7 @@ from rankrise.tracking._weights import (
     shapes_of,
 )
 from rankrise.tracking.quantities import Clock, Quantity, choose
-from rankrise.tracking.sinks import Sink
+from rankrise.tracking.sinks import Sink, check_sinks
 
 
 @dataclass(frozen=True)
@@ -114,45 +116,59 @@ class RankTracker:
             ValueError: A model or option that is not understood; a folder that holds another run, or has a writer;
                 a resumed model whose heads, or at step 0 whose weights, are not those of the run.
         """
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"`model` must be a torch.nn.Module; got {type(model).__name__}.")
         self.out = Path(out)
+        _open.check_folder(self.out)
+        resume = None if resume is None else as_count(resume, "resume")
         self._model = model
         self._resolve = heads if callable(heads) else functools.partial(resolve, heads=heads)
         self._ranks_due = as_schedule(every)
         self._spectra_due = _spectra_schedule(self._ranks_due, spectra)
         check_place(initial)
         refuse_partitioned(model)
-        if directions < 0:
-            raise ValueError(f"`directions` must be at least 0; got {directions}.")
-        self._plan = Plan(choose(quantities), directions, matrices)
+        self._plan = Plan(choose(quantities), as_count(directions, "directions"), matrices)
         self.head_map: HeadMap = self._resolve(model)
         self._is_main = is_main_process()
         self._is_sharded = is_sharded(model)
+        check_sinks(sinks)
         self._recorder = Recorder(sinks if self._is_main else (), strict=strict)
         self._pending = PendingScalars()
         self._probes = tuple(probes) if self._is_main else ()
         self._last_step = -1 if resume is None else resume
-        self._last_measured: int | None = None
+        self._last_measured = -1
         self._is_closed = False
         self._directions: dict[str, Tensor] = {}
         self._initial: InitialWeights | None = None
 
         self._shapes = shapes_of(model, self.head_map.parameters())
         now = read_weights(model, self.head_map.parameters(), keep=self._is_main)
-        if self._is_main:
-            spec = _open.spec(
-                self.head_map, plan=self._plan, every=self._ranks_due, spectra=self._spectra_due, config=config
-            )
-            names = names_of(model)
-            weights = _open.initial_weights(self.out, {names[n]: w for n, w in now.items()}, resume=resume)
+        if not self._is_main:
+            return
+        names = names_of(model)
+        spec = _open.spec(
+            self.head_map,
+            plan=self._plan,
+            every=self._ranks_due,
+            spectra=self._spectra_due,
+            config=config,
+            names=names,
+        )
+        weights = _open.initial_weights(self.out, {names[n]: w for n, w in now.items()}, spec, resume=resume)
+        with contextlib.ExitStack() as undo:  # of what was done, if the rest fails: the folder is free again
+            undo.callback(self._recorder.leave_run)
             with self._recorder.guard(f"Opening the run directory {self.out}"):
                 self._recorder.run = _open.open_run(self.out, spec, weights, resume=resume)
                 self._directions = self._recorder.run.last_directions()
+                self._last_measured = self._recorder.run.last_measured
             path = None if self._recorder.run is None else self._recorder.run.initial_path
             self._initial = InitialWeights(weights, initial, path, names)
-        for probe in self._probes:
-            probe.attach(model)
+            for probe in self._probes:
+                probe.attach(model)
+                undo.callback(probe.detach)
+            undo.pop_all()
 
-    def step(self, step: int, **scalars: object) -> None:
+    def step(self, step: int, /, **scalars: object) -> None:
         """Tell the tracker that `step` optimiser steps are done; it measures if it is time.
 
         Args:
@@ -162,29 +178,31 @@ class RankTracker:
         Raises:
             ValueError: `step` went back; the heads of the model have changed; a scalar is no number.
         """
+        step = as_count(step, "step")
         self.log(step, **scalars)
         due = self._due(step)
         if due and step != self._last_measured:
             self._last_measured = step
             self._measure_and_record(step, due)
 
-    def log(self, step: int, **scalars: object) -> None:
+    def log(self, step: int, /, **scalars: object) -> None:
         """Record numbers of the user at `step`, without measuring."""
         if self._is_closed:
             raise ValueError("The tracker must be open; it was closed. Build one with `resume=` to go on.")
+        step = as_count(step, "step")
         if step < self._last_step:
             raise ValueError(
                 f"`step` must not go back; got {step} after {self._last_step}. "
                 f"Build the tracker with `resume={step}` to go on from an earlier checkpoint."
             )
-        self._last_step = step
         if self._is_main:
             self._pending.add(step, scalars)
-            if self._pending.are_ready:
-                self.flush()
+        self._last_step = step
+        if self._is_main and self._pending.are_ready:
+            self.flush()
 
     def flush(self) -> None:
-        """Write scalars that still wait on the GPU; call it before saving a checkpoint if you pass such."""
+        """Write scalars that still wait; call it before saving a checkpoint if you pass some."""
         self._recorder.record(self._last_step, self._pending.take())
 
     def estimate(self) -> Estimate:
@@ -231,16 +249,14 @@ class RankTracker:
         self.close(seal=kind is None)
 
     def _due(self, step: int) -> frozenset[Clock]:
-        struck: list[Clock] = []
-        if self._ranks_due(step):
-            struck.append("ranks")
         if self._spectra_due(step):
-            struck.append("spectra")
-        return frozenset(struck)
+            return frozenset(("ranks", "spectra"))
+        return frozenset(("ranks",)) if self._ranks_due(step) else frozenset()
 
     def _measure_and_record(self, step: int, due: frozenset[Clock]) -> None:
         shapes = shapes_of(self._model, self.head_map.parameters())
-        if "spectra" in due or shapes != self._shapes:  # resolving costs as much as a cheap measurement
+        is_adapted = any(hasattr(module, "base_layer") for module in self._model.modules())  # PEFT: may be switched
+        if is_adapted or "spectra" in due or shapes != self._shapes:  # resolving costs as much as a cheap measurement
             _open.refuse_changed_heads(self.head_map, self._resolve(self._model))
         if not (self._recorder.is_wanted or self._is_sharded):
             return
@@ -263,13 +279,21 @@ class RankTracker:
         device = next(self._model.parameters()).device
         for group in groups(self.head_map, device):
             names = dict.fromkeys(name for layer in group for name in layer.parameters())
-            now = read_weights(self._model, names, keep=self._is_main and self._recorder.is_wanted)
+            now = read_weights(self._model, names, keep=self._is_main and (noise or self._recorder.is_wanted))
             if self._initial is None or not now:
                 continue
             if noise:
                 now = {name: _moved(weight) for name, weight in now.items()}
             with self._recorder.guard("Measuring"):
-                measured = measure(group, now, self._initial, plan=self._plan, due=due, previous=self._directions)
+                measured = measure(
+                    group,
+                    now,
+                    self._initial,
+                    plan=self._plan,
+                    due=due,
+                    previous=self._directions,
+                    guard=self._recorder.guard_all,
+                )
                 readings += measured.readings
                 directions |= measured.directions
                 self._warn_of_non_finite(measured)
@@ -291,11 +315,12 @@ class RankTracker:
 
 def _spectra_schedule(ranks: Schedule, spectra: int | Schedule | None) -> Schedule:
     if spectra is not None:
-        return as_schedule(spectra)
+        return as_schedule(spectra, "spectra")
     return every_(10 * ranks.num_steps) if isinstance(ranks, Every) else log_spaced()
 
 
 def _moved(weight: Tensor) -> Tensor:
     """The weight with noise of a thousandth of its size: a flat spectrum, the slowest case."""
-    noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight)
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    noise = torch.randn(weight.shape, generator=generator, dtype=torch.float32, device="cpu").to(weight)
     return weight + 1e-3 * weight.abs().mean() * noise

@@ -1,14 +1,16 @@
 """HF Trainer end to end: a small GPT-2 on text, tracked, killed, resumed; the table is that of an uninterrupted run."""
 
 import os
+import pickle
 import signal
+import types
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from tests.processes import exit_code
-from tests.tracking.models import in_order
+from tests.tracking.models import in_order, small_model
 
 import rankrise as rr
 from rankrise.tracking.integrations import huggingface_callback
@@ -87,7 +89,8 @@ def test_killed_and_resumed_on_wikitext(tmp_path):
 def test_killed_before_the_first_checkpoint_starts_over(tmp_path):
     dataset = windows(TEXT * 8)
     assert exit_code(lambda: train(tmp_path, dataset, kill_at=2)) == -signal.SIGKILL
-    train(tmp_path, dataset)
+    with pytest.warns(rr.tracking.TrackingWarning, match=r"is started over: \d+ rows to step 2 were dropped"):
+        train(tmp_path, dataset)
     assert max(rr.load_run(tmp_path / "run")["step"].to_pylist()) == STEPS
 
 
@@ -97,3 +100,20 @@ def test_checkpoint_without_its_run_is_refused(tmp_path):
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="must hold the run with its initial weights; there is none"):
         train(tmp_path, dataset, resume=str(tmp_path / "hf" / f"checkpoint-{SAVE}"))
+
+
+def test_callback_can_be_pickled(tmp_path):
+    copy = pickle.loads(pickle.dumps(huggingface_callback(tmp_path, every=7)))
+    assert copy._out == tmp_path
+    assert copy._options == {"every": 7}
+    assert copy.tracker is None
+
+
+def test_only_the_summary_at_the_end_is_left_out(tmp_path):
+    callback = huggingface_callback(tmp_path)
+    state = types.SimpleNamespace(global_step=0)
+    callback.on_train_begin(None, state, None, model=small_model())
+    callback.on_log(None, state, None, logs={"train_accuracy": 0.5, "loss": 1.0})
+    callback.on_log(None, state, None, logs={"train_runtime": 3.0, "train_loss": 1.0, "epoch": 1.0})
+    assert rr.load_run(tmp_path)["quantity"].to_pylist() == ["train_accuracy", "loss", "epoch"]
+    callback.on_train_end(None, state, None)

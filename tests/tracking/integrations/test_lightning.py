@@ -1,6 +1,7 @@
 """Lightning, under both of its names: tracked, stopped, resumed."""
 
 import importlib
+import pickle
 import sys
 
 import pytest
@@ -70,3 +71,10 @@ def test_both_names_at_once(tmp_path):
     assert isinstance(callback, first.Callback)
     assert isinstance(callback, second.Callback)
     assert {"lightning.pytorch", "pytorch_lightning"} <= sys.modules.keys()
+
+
+def test_callback_can_be_pickled(tmp_path):
+    copy = pickle.loads(pickle.dumps(lightning_callback(tmp_path, every=7)))
+    assert copy._out == tmp_path
+    assert copy._options == {"every": 7}
+    assert copy.tracker is None

@@ -1,5 +1,6 @@
 """HF `Trainer`: a callback that does nothing but call a `RankTracker`."""
 
+import functools
 import importlib
 import os
 from collections.abc import Mapping
@@ -17,6 +18,9 @@ class _Hooks:
         self._out = out
         self._options = options
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(huggingface_callback, self._out, **self._options), ()
+
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
         if self.tracker is not None:
             self.tracker.close(seal=False)  # of a training that was broken off
@@ -28,8 +32,14 @@ class _Hooks:
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: Any = None, **_: Any) -> None:
         if self.tracker is not None:
-            numbers = {k: v for k, v in (logs or {}).items() if isinstance(v, (int, float)) and k[:6] != "train_"}
+            is_summary = "train_runtime" in (logs or {})  # of the whole training, at its end
+            numbers = {
+                k: v
+                for k, v in (logs or {}).items()
+                if isinstance(v, (int, float)) and not (is_summary and k.startswith("train_"))
+            }
             self.tracker.log(state.global_step, **numbers)
+            self.tracker.flush()  # a checkpoint may be saved next
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         assert self.tracker is not None

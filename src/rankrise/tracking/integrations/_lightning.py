@@ -1,5 +1,6 @@
 """Lightning, under either of its names: a callback that does nothing but call a `RankTracker`."""
 
+import functools
 import importlib
 import os
 import sys
@@ -20,6 +21,9 @@ class _Hooks:
         self._out = out
         self._options = options
         self._last_step = -1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(lightning_callback, self._out, **self._options), ()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._last_step = trainer.global_step

@@ -40,6 +40,8 @@ def choose(chosen: Iterable[str | Quantity] | None) -> tuple[Quantity, ...]:
     """
     if chosen is None:
         return tuple(QUANTITIES.values())
+    if isinstance(chosen, str):
+        raise ValueError(f"`quantities` must be a list; got {chosen!r}. Pass [{chosen!r}].")
     found = tuple(_named(q) if isinstance(q, str) else q for q in chosen)
     names = [q.name for q in found]
     if len(set(names)) < len(names):

@@ -34,7 +34,8 @@ def subspace_overlap(first: Tensor, second: Tensor, *, sigma: Tensor, sigma2: Te
     k = min(sigma.shape[-1], sigma2.shape[-1])
     first, second, sigma, sigma2 = first[..., :k], second[..., :k], sigma[..., :k], sigma2[..., :k]
     cosines = (first.double().mT @ second.double()).square()
-    sums = cosines.cumsum(-1).cumsum(-2).diagonal(dim1=-2, dim2=-1)
+    sums = cosines.cpu().cumsum(-1).cumsum(-2).diagonal(dim1=-2, dim2=-1)  # on a GPU it is not deterministic
+    sums = sums.to(cosines.device)
     counts = torch.arange(1, sums.shape[-1] + 1, dtype=sums.dtype, device=sums.device)
     resolved = (sigma > _RESOLVED * sigma[..., :1]) & (sigma2 > _RESOLVED * sigma2[..., :1])
     return torch.where(resolved, sums / counts, torch.nan)

@@ -1,6 +1,6 @@
 """Copies of the numbers to a dashboard; the run directory has them all anyway."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -12,6 +12,20 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Nothing more will come."""
+
+
+def check_sinks(sinks: object) -> None:
+    """Refuse what is no list of sinks, or holds a class instead of an object.
+
+    >>> check_sinks([])
+    """
+    if not isinstance(sinks, Sequence):
+        raise ValueError(f"`sinks` must be a list of sinks; got {sinks!r}.")
+    for sink in sinks:
+        if isinstance(sink, type) or not (
+            callable(getattr(sink, "log", None)) and callable(getattr(sink, "close", None))
+        ):
+            raise ValueError(f"A sink must be an object with `log(step, values)` and `close()`; got {sink!r}.")
 
 
 def tag(layer: int, head: int, circuit: str, quantity: str) -> str:

@@ -21,9 +21,14 @@ class WandbSink:
             run = wandb.init(project=project, mode="offline", dir=os.fspath(folder))
         self._run = run
         self._run.define_metric("attn/*", step_metric=_STEP)
+        self._defined: set[str] = set()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """All values in one row."""
+        for name in values.keys() - self._defined:
+            self._defined.add(name)
+            if not name.startswith("attn/"):
+                self._run.define_metric(name, step_metric=_STEP)
         self._run.log({_STEP: step, **values})
 
     def close(self) -> None:
