@@ -67,6 +67,7 @@ def psd_eigenvalues(matrix: Tensor) -> Tensor:
     shifted = matrix.clone()
     shifted.diagonal(dim1=-2, dim2=-1).add_(delta[..., None])
     c = torch.linalg.cholesky_ex(shifted).L
+    del shifted
     try:
         values: Tensor = torch.linalg.svdvals(c, driver="gesvda").square() - delta[..., None]
     except _NoConvergence:

@@ -196,4 +196,6 @@ def _by_gram(factors: Callable[[], Sequence[Tensor]]) -> Tensor:
     if singular.any():
         values, vectors = _decompose.symmetric_eigen(gram_l[singular])
         c[singular] = vectors * values.clamp_min(0).sqrt()[..., None, :]
-    return _decompose.psd_eigenvalues(c.mT @ gram_r @ c).sqrt()
+    matrix = c.mT @ gram_r @ c
+    del gram_l, gram_r, cholesky, c
+    return _decompose.psd_eigenvalues(matrix).sqrt()

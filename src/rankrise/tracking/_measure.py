@@ -87,9 +87,11 @@ def measure(
     layers = tuple(layer.index for layer in group)
     measured = Measured([], {}, [])
     wanted = [q for q in plan.quantities if q.clock in due]
-    stacks = {circuit: _stack(group, circuit, weights, start) for circuit in CIRCUITS}
-    for circuits in _of_one_shape({circuit: factors[:2] for circuit, factors in stacks.items()}):
-        left, right, left0, right0 = (torch.cat(f) for f in zip(*(stacks.pop(c) for c in circuits), strict=True))
+    factors = {circuit: _factors(group, circuit, weights, start) for circuit in CIRCUITS}
+    for circuits in _of_one_shape({circuit: [f[0] for f in parts] for circuit, parts in factors.items()}):
+        left, right, left0, right0 = (
+            torch.cat([layer for circuit in circuits for layer in factors[circuit][k]]) for k in range(4)
+        )
         finite = left.isfinite().all(-1).all(-1) & right.isfinite().all(-1).all(-1)
         if not finite.all():
             left, right = (torch.where(finite[:, None, None], w, w0) for w, w0 in ((left, left0), (right, right0)))
@@ -108,15 +110,12 @@ def measure(
     return measured
 
 
-def _stack(
+def _factors(
     group: Sequence[AttentionLayer], circuit: str, weights: Mapping[str, Tensor], start: Mapping[str, Tensor]
-) -> list[Tensor]:
-    """left, right, left0, right0 of one circuit, the heads of all layers in a row."""
-    return [
-        torch.cat([layer.factors(circuit, w.__getitem__)[side] for layer in group])
-        for w in (weights, start)
-        for side in (0, 1)
-    ]
+) -> list[tuple[Tensor, ...]]:
+    """left, right, left0, right0 of one circuit, each a view a layer."""
+    now, then = ([layer.factors(circuit, w.__getitem__) for layer in group] for w in (weights, start))
+    return [*zip(*now, strict=True), *zip(*then, strict=True)]
 
 
 def _matrix_deltas(
