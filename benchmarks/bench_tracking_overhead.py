@@ -38,6 +38,7 @@ from rankrise.store import environment
 COMMAND = re.sub(r" --out \S+", "", " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]))
 
 NUM_IMAGES, NUM_EPOCHS, EVERY = 50_000, 500, 200
+IDLE = 100
 
 
 @dataclass(frozen=True)
@@ -216,14 +217,18 @@ def measure(device: str, *, rounds: int, stretch: int) -> dict[str, object]:
         alone, step_ms = [], []
         for _ in range(rounds + 1):
             step_ms.append(steps_ms(step, device, num_steps=stretch))
-            for kind in kinds:
-                kinds[kind] += milliseconds(lambda: tracker.step(next(clock)), device, 1)
+            # No step of training waits for the device, so the many calls with nothing due are timed between two waits.
+            idle = [3 * next(clock) for _ in range(IDLE)]
+            kinds["nothing"].append(milliseconds(lambda: [tracker.step(s) for s in idle], device, 1)[0] / IDLE)  # noqa: B023
+            for kind, remainder in (("ranks", 1), ("spectra", 2)):
+                now = 3 * next(clock) + remainder
+                kinds[kind] += milliseconds(lambda: tracker.step(now), device, 1)  # noqa: B023
             alone.append(steps_ms(step, device, num_steps=stretch))
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-            for _ in range(3):
-                tracker.step(next(clock))
+            for remainder in (1, 2):
+                tracker.step(3 * next(clock) + remainder)
             synchronise(device)
         extra_resident = (torch.cuda.memory_allocated() - resident) if device == "cuda" else None
         extra_peak = (torch.cuda.max_memory_allocated() - before + extra_resident) if device == "cuda" else None

@@ -118,14 +118,9 @@ def delta_svd(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor, *, k: 
 
 
 def stacked(left: Tensor, right: Tensor, left0: Tensor, right0: Tensor) -> tuple[Tensor, Tensor]:
-    """`L = [ΔK, K0]` and `R = [Q, ΔQ]` in float64, so that `Δ = L Rᵀ`; filled in place, since they are large."""
-    r = left.shape[-1]
-    big_l, big_r = (torch.empty(*f.shape[:-1], 2 * r, dtype=torch.float64, device=f.device) for f in (left, right))
-    big_l[..., :r], big_l[..., r:] = left, left0
-    big_l[..., :r] -= left0
-    big_r[..., :r], big_r[..., r:] = right, right
-    big_r[..., r:] -= right0
-    return big_l, big_r
+    """`L = [ΔK, K0]` and `R = [Q, ΔQ]` in float64, so that `Δ = L Rᵀ`."""
+    left0, right = left0.double(), right.double()
+    return torch.cat([left.double() - left0, left0], dim=-1), torch.cat([right, right - right0.double()], dim=-1)
 
 
 def balanced_grams(big_l: Tensor, big_r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
