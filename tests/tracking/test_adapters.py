@@ -1,12 +1,12 @@
 """LoRA that is merged, switched, disabled or added while a tracker looks on: refused, never misread."""
 
+import peft
 import pytest
 import torch
 from torch import nn
 
 import rankrise as rr
 
-peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft")
 
 
