@@ -242,7 +242,7 @@ def run(
         wanted = plain({"training": asdict(config)} if spec is None else dict(spec))
         if has_run(out) and is_sealed(out):
             return finished_result(out, wanted)
-        return Loop(
+        loop = Loop(
             model,
             dataset,
             config,
@@ -255,7 +255,8 @@ def run(
             checkpoint_seconds=checkpoint_seconds,
             checkpoint_every=checkpoint_every,
             progress=progress if processes.is_main else None,
-        ).run()
+        )
+        return loop.run()
 
 
 def _check_batch(dataset: "Dataset", config: TrainingConfig, world_size: int) -> None:

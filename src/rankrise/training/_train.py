@@ -51,7 +51,7 @@ def train(
         spec: Goes to `spec.json`, under `config`; JSON values. The recipe, unless given.
         checkpoint_seconds: Time between two checkpoints, more if saving takes long.
         checkpoint_every: Steps between two checkpoints, whatever the time.
-        progress: Is told where training stands, e.g. `show_progress()`; nobody unless given.
+        progress: Is told where training stands, e.g. `show_progress()`, and closed at the end; nobody unless given.
 
     Returns:
         How it ended, and the last scores. A run that is finished already is not touched, and its scores are returned.
@@ -62,15 +62,19 @@ def train(
     """
     from rankrise.training._loop import run
 
-    return run(
-        model,
-        dataset,
-        config,
-        out=Path(out),
-        device=device,
-        compile=compile,
-        spec=spec,
-        checkpoint_seconds=checkpoint_seconds,
-        checkpoint_every=checkpoint_every,
-        progress=progress,
-    )
+    try:
+        return run(
+            model,
+            dataset,
+            config,
+            out=Path(out),
+            device=device,
+            compile=compile,
+            spec=spec,
+            checkpoint_seconds=checkpoint_seconds,
+            checkpoint_every=checkpoint_every,
+            progress=progress,
+        )
+    finally:
+        if progress is not None:
+            progress.close()
