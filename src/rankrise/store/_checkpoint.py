@@ -4,8 +4,8 @@ model.safetensors, optimiser.safetensors   tensors by name
 state.json                                 the rest: JSON, never a pickle
 MANIFEST.json                              size and SHA-256 of those, written last
 
-A checkpoint is written into `.tmp-…` beside its place, synced, and renamed; one that is dropped is renamed to `.trash-…`
-before it is removed. So a folder named `step-<n>` was whole once, and its manifest tells whether it still is.
+A checkpoint is written into `.tmp-…` beside its place, synced, and renamed; one that is dropped is renamed to
+`.trash-…` before it is removed. So a folder named `step-<n>` was whole once, and its manifest tells whether it still is.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +58,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         for name, tensors in zip(_TENSORS, (checkpoint.model, checkpoint.optimiser), strict=True):
             save_tensors(temporary / f"{name}.safetensors", tensors, f"checkpoint_{name}")
         write_json(temporary / _STATE, checkpoint.state, "checkpoint_state")
-        files = {name: {"size": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)} for name in _FILES}
+        files = {
+            name: {"size": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)} for name in _FILES
+        }
         manifest = {"schema_version": SCHEMA_VERSION, "step": checkpoint.step, "files": files}
         write_json(temporary / _MANIFEST, manifest, "checkpoint_manifest")
         failpoint("checkpoint.rename")
@@ -81,7 +83,7 @@ def find_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     Returns:
         The checkpoint, None if there is none; a sentence for each that was skipped.
     """
-    skipped = []
+    skipped: list[str] = []
     for step in sorted(checkpoint_steps(folder), reverse=True):
         try:
             return load_checkpoint(folder, step), skipped

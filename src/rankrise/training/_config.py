@@ -22,7 +22,8 @@ class TrainingConfig:
         weight_decay: On every parameter; decoupled for AdamW, added to the gradient otherwise.
         warmup_epochs: Linear warm-up; need not be whole.
         schedule: "cosine" to zero over the length of the run, or "constant".
-        precision: "fp32"; "tf32", matrix products on a GPU in TF32; "bf16", by autocast, weights and optimiser in float32.
+        precision: "fp32"; "tf32", matrix products on a GPU in TF32; "bf16", by autocast, weights and optimiser in
+            float32.
         accumulate: Pieces a batch is cut into, to save memory; their gradients are added up.
         clip_norm: Largest norm of the gradient.
         track_every: Steps between measurements of the ranks; step 0 and the last are measured too.

@@ -81,7 +81,7 @@ class Loop:
         self._checkpointer = Checkpointer(
             out, seconds=checkpoint_seconds, every=checkpoint_every, resumed=progression.step or None
         )
-        parts = {"device": device, "processes": processes, "compile": compile}
+        parts: dict[str, Any] = {"device": device, "processes": processes, "compile": compile}
         self._update = build_step(self._model, self._optimiser, config, task=dataset.task, **parts)
         self._evaluate = build_evaluation(self._model, self._dataset, config, **parts)
         self._readback = Readback(device, config.batch_size)
@@ -172,12 +172,12 @@ class Loop:
         if self._readback.diverged_at is not None:
             return
         self._tracker.flush(sync=True)
-        self._scores = {name: float(value) for name, value in self._scores.items()}
+        scores = {name: float(value) for name, value in self._scores.items()}
         loss, correct = self._totals.tolist()
         snapshot = take_snapshot(
             self._model,
             self._optimiser,
-            Progression(self._step, (loss, correct), self._scores),
+            Progression(self._step, (loss, correct), scores),
             config=self._config,
             steps_per_epoch=self._steps_per_epoch,
             conditions=self._conditions,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 if TYPE_CHECKING:
-    from rankrise.data import Task
+    from rankrise.data._dataset import Task
 
 
 def mean_loss(task: "Task", outputs: Tensor, targets: Tensor) -> Tensor:

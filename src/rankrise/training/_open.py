@@ -33,8 +33,8 @@ def open_training(
 ) -> tuple[RankTracker, Progression]:
     """Restore the newest good checkpoint and open the tracker there; the main process chooses, the others follow.
 
-    When no checkpoint is good, training starts again at step 0 with a warning: everything is a function of the seeds, so
-    only time is lost, and a job that nobody watches goes on.
+    When no checkpoint is good, training starts again at step 0 with a warning: everything is a function of the seeds,
+    so only time is lost, and a job that nobody watches goes on.
 
     Raises:
         ValueError: The folder holds another run, or another process writes it.

@@ -31,11 +31,10 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """The state of an optimiser by the names of its parameters; not copied."""
-    state = optimiser.state
     return {
         f"{kind}/{name}": value
         for name, parameter in model.named_parameters()
-        for kind, value in (state[parameter] if parameter in state else {}).items()
+        for kind, value in optimiser.state.get(parameter, {}).items()
         if isinstance(value, Tensor)
     }
 

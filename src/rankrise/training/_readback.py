@@ -45,7 +45,7 @@ class Readback:
         stacked = torch.stack(metrics).to("cpu", non_blocking=True)
         event = None
         if metrics[0].is_cuda:
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         self._coming = (list(steps), stacked, event)
 
@@ -62,4 +62,6 @@ class Readback:
         self.loss, correct = rows[-1]
         self.accuracy = correct / self._samples
         if self.diverged_at is None:
-            self.diverged_at = next((s for s, (loss, _) in zip(steps, rows, strict=True) if not math.isfinite(loss)), None)
+            self.diverged_at = next(
+                (s for s, (loss, _) in zip(steps, rows, strict=True) if not math.isfinite(loss)), None
+            )

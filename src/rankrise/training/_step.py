@@ -13,7 +13,8 @@ from rankrise.training._precision import autocast, matmul_precision
 from rankrise.training._processes import Processes
 
 if TYPE_CHECKING:
-    from rankrise.data import Batch, Task
+    from rankrise.data import Batch
+    from rankrise.data._dataset import Task
 
 Step = Callable[["Batch", float], Tensor]
 
@@ -53,7 +54,7 @@ def build_step(
             for number, (inputs, targets) in enumerate(pieces):
                 with processes.synced(network, is_last=number == len(pieces) - 1):
                     loss, metrics = run_forward(inputs, targets)
-                    loss.backward()
+                    loss.backward()  # type: ignore[no-untyped-call]
                 total = metrics if total is None else total + metrics
             if config.clip_norm is not None:
                 nn.utils.clip_grad_norm_(parameters, config.clip_norm)

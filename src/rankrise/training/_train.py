@@ -31,8 +31,8 @@ def train(
 ) -> TrainingResult:
     """Train a model with its ranks tracked from step 0; begin the run in `out`, or go on with it.
 
-    The folder is that of a `RankTracker` with `checkpoints/` beside its tables. Called again after a crash, a signal or a
-    lost machine, training goes on from the newest checkpoint that is whole; on the CPU the result is the same bit for
+    The folder is that of a `RankTracker` with `checkpoints/` beside its tables. Called again after a crash, a signal or
+    a lost machine, training goes on from the newest checkpoint that is whole; on the CPU the result is the same bit for
     bit as without the interruption. Recorded beside the ranks: `loss` at every step, `learning_rate` when ranks are
     measured, `train_loss` and `train_accuracy` (means over an epoch), `test_loss` and `test_accuracy`.
 
