@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rankrise import store as store
     from rankrise import theory as theory
     from rankrise import tracking as tracking
+    from rankrise import training as training
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from rankrise.store import load_run as load_run
     from rankrise.tracking import RankTracker as RankTracker
 
-_SUBPACKAGES = ("data", "heads", "linalg", "signals", "store", "theory", "tracking")
+_SUBPACKAGES = ("data", "heads", "linalg", "signals", "store", "theory", "tracking", "training")
 _NAMES = {
     "rankrise.linalg": (
         "product_spectrum",

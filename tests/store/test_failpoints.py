@@ -10,7 +10,7 @@ import torch
 from tests.processes import exit_code
 
 from rankrise.store import create_run, has_run, load_directions, load_run, resume_run, rows
-from rankrise.store._failpoints import FAILPOINTS, VARIABLE
+from rankrise.store._failpoints import RUN_FAILPOINTS, VARIABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*was cut off or damaged")
 LAST, CHECKPOINT = 6, 3
@@ -48,7 +48,7 @@ def uninterrupted(tmp_path_factory):
     return outcome(folder)
 
 
-@pytest.mark.parametrize("failpoint", FAILPOINTS)
+@pytest.mark.parametrize("failpoint", RUN_FAILPOINTS)
 def test_killed_anywhere_then_resumed_is_as_if_never_killed(tmp_path, uninterrupted, failpoint):
     folder = tmp_path / "run"
     assert exit_code(lambda: live(folder, failpoint=f"{failpoint}:kill")) == -signal.SIGKILL
@@ -72,7 +72,7 @@ def test_killed_later(tmp_path, uninterrupted, failpoint, count):
     assert outcome(folder)[0].equals(uninterrupted[0])
 
 
-@pytest.mark.parametrize("failpoint", [f for f in FAILPOINTS if f.split(".")[0] in ("stream", "manifest")])
+@pytest.mark.parametrize("failpoint", [f for f in RUN_FAILPOINTS if f.split(".")[0] in ("stream", "manifest")])
 @pytest.mark.parametrize("was_sealed", [False, True])
 def test_killed_while_it_is_resumed(tmp_path, uninterrupted, failpoint, was_sealed):
     folder = tmp_path / "run"
@@ -84,7 +84,7 @@ def test_killed_while_it_is_resumed(tmp_path, uninterrupted, failpoint, was_seal
     assert outcome(folder)[1] == uninterrupted[1]
 
 
-@pytest.mark.parametrize("failpoint", FAILPOINTS)
+@pytest.mark.parametrize("failpoint", RUN_FAILPOINTS)
 def test_full_disk_anywhere_leaves_what_was_written(tmp_path, uninterrupted, failpoint, monkeypatch):
     folder = tmp_path / "run"
     monkeypatch.setenv(VARIABLE, f"{failpoint}:full")

@@ -3,6 +3,12 @@
 A run directory is written by one process, append-only, and sealed at its end; it can be read at any time in between.
 """
 
+from rankrise.store._checkpoint import Checkpoint as Checkpoint
+from rankrise.store._checkpoint import checkpoint_steps as checkpoint_steps
+from rankrise.store._checkpoint import find_checkpoint as find_checkpoint
+from rankrise.store._checkpoint import load_checkpoint as load_checkpoint
+from rankrise.store._checkpoint import prune_checkpoints as prune_checkpoints
+from rankrise.store._checkpoint import save_checkpoint as save_checkpoint
 from rankrise.store._environment import environment as environment
 from rankrise.store._load import has_run as has_run
 from rankrise.store._load import is_sealed as is_sealed

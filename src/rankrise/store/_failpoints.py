@@ -12,10 +12,17 @@ import signal
 VARIABLE = "RANKRISE_FAILPOINT"
 _ERRORS = {"full": errno.ENOSPC, "readonly": errno.EROFS}
 _FILES = ("spec", "env", "initial", "manifest", "stream", "directions", "parquet")
-FAILPOINTS = tuple(
-    [f"{file}.{stage}" for file in _FILES for stage in ("write", "sync", "rename", "done")]
+_CHECKPOINT_FILES = ("checkpoint_model", "checkpoint_optimiser", "checkpoint_state", "checkpoint_manifest")
+_STAGES = ("write", "sync", "rename", "done")
+RUN_FAILPOINTS = tuple(
+    [f"{file}.{stage}" for file in _FILES for stage in _STAGES]
     + ["block.write", "block.half", "block.sync", "seal.remove"]
 )
+CHECKPOINT_FAILPOINTS = tuple(
+    [f"{file}.{stage}" for file in _CHECKPOINT_FILES for stage in _STAGES]
+    + ["checkpoint.begin", "checkpoint.rename", "checkpoint.sync", "checkpoint.done", "prune.rename", "prune.remove"]
+)
+FAILPOINTS = RUN_FAILPOINTS + CHECKPOINT_FAILPOINTS
 _hits: dict[str, int] = {}
 
 

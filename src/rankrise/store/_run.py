@@ -67,6 +67,14 @@ class Run:
             self._manifest = replace(self._manifest, num_lost_blocks=self._manifest.num_lost_blocks + 1)
             raise
 
+    def sync(self) -> None:
+        """Wait until all rows are on the disk.
+
+        Raises:
+            OSError: It cannot, or the file was removed.
+        """
+        self._stream.sync()
+
     def save_directions(self, step: int, tensors: "Mapping[str, Tensor]") -> None:
         """Keep leading singular vectors of a step beside the table."""
         folder = self.folder / _DIRECTIONS

@@ -71,6 +71,12 @@ class Recorder:
         for sink in list(self._sinks):
             self._copy(sink, block)
 
+    def sync(self) -> None:
+        """Wait until all rows are on the disk."""
+        if self.run is not None:
+            with self.guard("Recording to the run directory"):
+                self.run.sync()
+
     def save_directions(self, step: int, directions: "dict[str, Tensor]") -> None:
         """Store singular vectors beside the table."""
         if self.run is not None and directions:

@@ -201,9 +201,20 @@ class RankTracker:
         if self._is_main and self._pending.are_ready:
             self.flush()
 
-    def flush(self) -> None:
-        """Write scalars that still wait; call it before saving a checkpoint if you pass some."""
+    @property
+    def is_recording(self) -> bool:
+        """Whether numbers go to the run directory: in the main process, if the folder could be opened."""
+        return self._recorder.run is not None
+
+    def flush(self, *, sync: bool = False) -> None:
+        """Write scalars that still wait; call it before saving a checkpoint if you pass some.
+
+        Args:
+            sync: Wait until all rows are on the disk; a killed process loses nothing without it, a power cut may.
+        """
         self._recorder.record(self._last_step, self._pending.take())
+        if sync:
+            self._recorder.sync()
 
     def estimate(self) -> Estimate:
         """Time one measurement of each kind here, without recording it. Every process of a sharded model must call it.

@@ -1,0 +1,14 @@
+"""Train the paper's networks, with their ranks tracked from step 0 and exact resume.
+
+One verb, `train`, and its recipe, `TrainingConfig`. Importing this loads no PyTorch.
+"""
+
+from rankrise.training._config import TrainingConfig as TrainingConfig
+from rankrise.training._progress import PlainProgress as PlainProgress
+from rankrise.training._progress import Progress as Progress
+from rankrise.training._progress import Report as Report
+from rankrise.training._progress import RichProgress as RichProgress
+from rankrise.training._progress import show_progress as show_progress
+from rankrise.training._result import TrainingResult as TrainingResult
+from rankrise.training._result import TrainingWarning as TrainingWarning
+from rankrise.training._train import train as train

@@ -1,0 +1,104 @@
+"""How to train: a frozen value made of JSON values, so that a run's spec can hold it."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Optimiser = Literal["adam", "adamw", "sgd"]
+Schedule = Literal["cosine", "constant"]
+Precision = Literal["fp32", "tf32", "bf16"]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """A recipe; the defaults are the paper's for CIFAR, less its 15 epochs of warm-up.
+
+    Args:
+        epochs: Passes over the training data.
+        batch_size: Samples of an optimiser step, over all processes.
+        optimiser: "adam", "adamw" or "sgd".
+        learning_rate: At its highest.
+        betas: Of Adam and AdamW.
+        momentum: Of SGD.
+        weight_decay: On every parameter; decoupled for AdamW, added to the gradient otherwise.
+        warmup_epochs: Linear warm-up; need not be whole.
+        schedule: "cosine" to zero over the length of the run, or "constant".
+        precision: "fp32"; "tf32", matrix products on a GPU in TF32; "bf16", by autocast, weights and optimiser in
+            float32.
+        accumulate: Pieces a batch is cut into, to save memory; their gradients are added up.
+        clip_norm: Largest norm of the gradient.
+        track_every: Steps between measurements of the ranks; step 0 and the last are measured too.
+        num_spectra: Measurements of whole spectra, over the run.
+        evaluate_every: Epochs between tests; the last epoch is tested too.
+        seed: Of the order of the data and of the augmentation.
+
+    Raises:
+        ValueError: A value out of its range; names it.
+
+    >>> TrainingConfig(epochs=5).schedule
+    'cosine'
+    """
+
+    epochs: int
+    batch_size: int = 512
+    optimiser: Optimiser = "adam"
+    learning_rate: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    warmup_epochs: float = 0.0
+    schedule: Schedule = "cosine"
+    precision: Precision = "fp32"
+    accumulate: int = 1
+    clip_norm: float | None = None
+    track_every: int = 100
+    num_spectra: int = 20
+    evaluate_every: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "track_every", "evaluate_every"):
+            _check(name, getattr(self, name), int, least=1)
+        for name in ("num_spectra", "seed"):
+            _check(name, getattr(self, name), int, least=0)
+        for name in ("learning_rate", "momentum", "weight_decay", "warmup_epochs"):
+            _check(name, getattr(self, name), float, least=0)
+        for name, kinds in (("optimiser", Optimiser), ("schedule", Schedule), ("precision", Precision)):
+            _choose(name, getattr(self, name), get_args(kinds))
+        object.__setattr__(self, "betas", tuple(self.betas))  # a list, when it comes from JSON
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"`betas` must be two numbers from 0 to below 1; got {self.betas!r}.")
+        if self.clip_norm is not None and not (_is_number(self.clip_norm) and self.clip_norm > 0):
+            raise ValueError(f"`clip_norm` must be positive or None; got {self.clip_norm!r}.")
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"`warmup_epochs` must be below `epochs`; got {self.warmup_epochs} and {self.epochs}. "
+                "Train longer, or warm up for less."
+            )
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"`accumulate` must divide `batch_size`; got {self.accumulate} and {self.batch_size}. "
+                "Choose a divisor, so that all pieces weigh the same."
+            )
+        if self.momentum and self.optimiser != "sgd":
+            raise ValueError(f"`momentum` must be 0 for {self.optimiser!r}; got {self.momentum}. Set `betas`.")
+
+
+def _check(name: str, value: object, kind: type, *, least: int) -> None:
+    is_right = _is_number(value) and (kind is float or isinstance(value, int))
+    if not is_right or not least <= value < float("inf"):  # type: ignore[operator]
+        what = "an integer" if kind is int else "a number"
+        raise ValueError(f"`{name}` must be {what} of at least {least}; got {value!r}.")
+
+
+def _choose(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value in choices:
+        return
+    import difflib
+
+    close = difflib.get_close_matches(str(value), choices, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {value!r}.{hint}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,277 @@
+"""The loop: step, record, and at the right times test, save, report and stop."""
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rankrise.store import Checkpoint, has_run, is_sealed
+from rankrise.training._checkpointer import Checkpointer
+from rankrise.training._config import TrainingConfig
+from rankrise.training._evaluate import build_evaluation, sum_dtype
+from rankrise.training._finished import finished_result
+from rankrise.training._open import open_training
+from rankrise.training._optimiser import build_optimiser
+from rankrise.training._plain import plain
+from rankrise.training._processes import AGREE_EVERY, Processes, choose_device, joined
+from rankrise.training._progress import Progress
+from rankrise.training._readback import Readback
+from rankrise.training._reporter import Reporter, StableRankSink
+from rankrise.training._result import Status, TrainingResult
+from rankrise.training._schedules import learning_rate
+from rankrise.training._snapshot import Progression, are_finite, current_conditions, take_snapshot
+from rankrise.training._step import build_step
+from rankrise.training._stop import StopRequest
+
+if TYPE_CHECKING:
+    from rankrise.data import Batch, Dataset
+
+_GO_ON, _STOP, _DIVERGED = range(3)  # the largest wish among the processes wins
+
+
+class Loop:
+    """A training in progress: everything `run` needs, and where it stands."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: "Dataset",
+        config: TrainingConfig,
+        *,
+        out: Path,
+        device: torch.device,
+        compile: bool,
+        spec: dict[str, Any],
+        processes: Processes,
+        stop: StopRequest,
+        checkpoint_seconds: float,
+        checkpoint_every: int | None,
+        progress: Progress | None,
+    ) -> None:
+        """Open the run in `out`; see `train`."""
+        self._model = model.to(device)
+        self._dataset = dataset.to(device)
+        self._config = config
+        self._out = out
+        self._processes = processes
+        self._stop = stop
+        self._steps_per_epoch = dataset.num_batches(config.batch_size)
+        self._num_steps = config.epochs * self._steps_per_epoch
+        self._conditions = current_conditions(config, device, processes.world_size)
+        self._optimiser = build_optimiser(self._model, config, device)
+        ranks = StableRankSink()
+        self._tracker, progression = open_training(
+            self._model,
+            self._optimiser,
+            config,
+            out=out,
+            spec=spec,
+            num_steps=self._num_steps,
+            sinks=[] if progress is None else [ranks],
+            processes=processes,
+            conditions=self._conditions,
+        )
+        self._step = progression.step
+        self._totals = torch.tensor(progression.totals, device=device, dtype=sum_dtype(device))
+        self._scores: dict[str, Tensor | float] = dict(progression.scores)
+        self._checkpointer = Checkpointer(
+            out, seconds=checkpoint_seconds, every=checkpoint_every, resumed=progression.step or None
+        )
+        parts: dict[str, Any] = {"device": device, "processes": processes, "compile": compile}
+        self._update = build_step(self._model, self._optimiser, config, task=dataset.task, **parts)
+        self._evaluate = build_evaluation(self._model, self._dataset, config, **parts)
+        self._readback = Readback(device, config.batch_size)
+        self._reporter = Reporter(
+            progress,
+            ranks,
+            begin=self._step,
+            num_steps=self._num_steps,
+            steps_per_epoch=self._steps_per_epoch,
+            has_accuracy=dataset.task == "classify",
+        )
+
+    def run(self) -> TrainingResult:
+        """Train to the end, or to where it must stop; seal the run if it is finished."""
+        status: Status | None = None
+        try:
+            status = self._finish(self._go_on())
+        finally:
+            self._tracker.close(seal=status == "finished")
+        if status == "finished" and self._processes.is_main and not is_sealed(self._out):
+            raise OSError(f"The run in {self._out} is trained, but could not be sealed. Make room, and run it again.")
+        return self._result(status)
+
+    def _go_on(self) -> Status:
+        """Steps, until the last one or until something stops them."""
+        self._model.train()
+        if self._step == 0:
+            self._tracker.step(0)
+        while self._step < self._num_steps:
+            epoch, start = divmod(self._step, self._steps_per_epoch)
+            for batch in self._dataset.train_batches(
+                batch_size=self._config.batch_size,
+                seed=self._config.seed,
+                epoch=epoch,
+                start=start,
+                rank=self._processes.rank,
+                world_size=self._processes.world_size,
+            ):
+                self._take_step(batch)
+                wish = self._agreed_wish()
+                if wish != _GO_ON:
+                    return "stopped" if wish == _STOP else "diverged"
+                if self._processes.is_main and self._step < self._num_steps and self._checkpointer.is_due(self._step):
+                    self._save(self._checkpointer.try_to_save)
+                self._reporter.update(self._step, self._readback)
+        return "finished"
+
+    def _take_step(self, batch: "Batch") -> None:
+        """Update the weights; record everything of this step."""
+        rate = learning_rate(self._config, self._step, steps_per_epoch=self._steps_per_epoch)
+        metrics = self._update(batch, rate)
+        self._step += 1
+        self._totals += metrics
+        self._readback.add(self._step, metrics)
+        is_measured = self._step % self._config.track_every == 0
+        scalars = {"loss": metrics[0]} | ({"learning_rate": rate} if is_measured else {})
+        if self._readback.diverged_at is None:
+            self._tracker.step(self._step, **scalars)
+        else:  # there is nothing to measure
+            self._tracker.log(self._step, **scalars)
+        if self._step % self._steps_per_epoch == 0:
+            self._end_epoch(self._step // self._steps_per_epoch)
+
+    def _end_epoch(self, num_done: int) -> None:
+        """Record means over the epoch, and test if it is time."""
+        loss, correct = self._totals / self._steps_per_epoch
+        self._totals = torch.zeros_like(self._totals)
+        scores = {"train_loss": loss}
+        if self._dataset.task == "classify":
+            scores["train_accuracy"] = correct / self._config.batch_size
+        if num_done % self._config.evaluate_every == 0 or num_done == self._config.epochs:
+            scores |= self._evaluate()
+        self._tracker.log(self._step, **scores)
+        self._scores |= scores
+
+    def _agreed_wish(self) -> int:
+        """What to do now; many processes agree every few steps, so that none waits for one that has left."""
+        wish = _GO_ON if self._stop.signal is None else _STOP
+        if self._readback.diverged_at is not None:
+            wish = _DIVERGED
+        if self._processes.world_size > 1 and self._step % AGREE_EVERY and self._step < self._num_steps:
+            return _GO_ON
+        return self._processes.most(wish)
+
+    def _save(self, save: Callable[[Checkpoint], None]) -> None:
+        """Save, unless a loss or a weight is not finite: then it is noted as diverged."""
+        self._readback.settle()
+        if self._readback.diverged_at is not None:
+            return
+        self._tracker.flush(sync=True)
+        scores = {name: float(value) for name, value in self._scores.items()}
+        loss, correct = self._totals.tolist()
+        snapshot = take_snapshot(
+            self._model,
+            self._optimiser,
+            Progression(self._step, (loss, correct), scores),
+            config=self._config,
+            steps_per_epoch=self._steps_per_epoch,
+            conditions=self._conditions,
+        )
+        if are_finite(snapshot):
+            save(snapshot)
+        else:
+            self._readback.diverged_at = self._step
+
+    def _finish(self, status: Status) -> Status:
+        """Save the state a run ends in; it may turn out to have diverged."""
+        self._readback.settle()
+        if self._processes.is_main and status != "diverged":
+            self._save(self._save_last if status == "finished" else self._checkpointer.try_to_save)
+        has_diverged = self._processes.most(self._readback.diverged_at is not None)
+        return "diverged" if has_diverged else status
+
+    def _save_last(self, checkpoint: Checkpoint) -> None:
+        try:
+            self._checkpointer.save(checkpoint)
+        except OSError as error:
+            raise OSError(
+                f"The end of the run in {self._out} could not be saved ({error.strerror or error}). "
+                "Make room, and run it again: it goes on from its last good checkpoint."
+            ) from error
+
+    def _result(self, status: Status) -> TrainingResult:
+        scores = {name: float(value) for name, value in self._scores.items()}
+        return TrainingResult(status, self._step, self._message(status), self._stop.signal, **scores)
+
+    def _message(self, status: Status) -> str:
+        if status == "finished":
+            return f"Finished {self._step} steps in {self._out}."
+        last = self._checkpointer.last_good
+        saved = "No checkpoint was saved." if last is None else f"The last good checkpoint is of step {last}."
+        if status == "stopped":
+            number = self._stop.signal
+            name = "a signal to another process" if number is None else signal.Signals(number).name
+            return f"Stopped by {name} after step {self._step} of {self._num_steps}. {saved} Run it again to go on."
+        step = self._readback.diverged_at
+        where = "" if step is None else f" at step {step}"
+        return f"The loss was no longer finite{where}. {saved} Try a smaller learning rate, a longer warm-up, or fp32."
+
+
+def run(
+    model: nn.Module,
+    dataset: "Dataset",
+    config: TrainingConfig,
+    *,
+    out: Path,
+    device: torch.device | str | None,
+    compile: bool | None,
+    spec: Mapping[str, Any] | None,
+    checkpoint_seconds: float,
+    checkpoint_every: int | None,
+    progress: Progress | None,
+) -> TrainingResult:
+    """Begin or resume, train, and seal; see `train`."""
+    place = choose_device(device)
+    with joined(place) as processes, StopRequest() as stop:
+        _check_batch(dataset, config, processes.world_size)
+        wanted = plain({"training": asdict(config)} if spec is None else dict(spec))
+        if has_run(out) and is_sealed(out):
+            return finished_result(out, wanted)
+        loop = Loop(
+            model,
+            dataset,
+            config,
+            out=out,
+            device=place,
+            compile=place.type == "cuda" if compile is None else compile,
+            spec=wanted,
+            processes=processes,
+            stop=stop,
+            checkpoint_seconds=checkpoint_seconds,
+            checkpoint_every=checkpoint_every,
+            progress=progress if processes.is_main else None,
+        )
+        return loop.run()
+
+
+def _check_batch(dataset: "Dataset", config: TrainingConfig, world_size: int) -> None:
+    """Refuse batches that do not fit.
+
+    Raises:
+        ValueError: Larger than the data, or not divisible over the processes.
+    """
+    if dataset.num_batches(config.batch_size) == 0:
+        raise ValueError(
+            f"`batch_size` must be at most the number of training samples, {dataset.num_train}; "
+            f"got {config.batch_size}. Choose a smaller batch."
+        )
+    if config.batch_size % (config.accumulate * world_size):
+        raise ValueError(
+            f"`batch_size` must be divisible by `accumulate` × processes, {config.accumulate} × {world_size}; "
+            f"got {config.batch_size}."
+        )

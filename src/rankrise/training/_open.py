@@ -1,0 +1,108 @@
+"""Begin a run, or go on with the one in the folder: from the newest checkpoint that is whole."""
+
+import contextlib
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rankrise.store import Checkpoint, find_checkpoint, has_run, load_checkpoint, load_spec
+from rankrise.tracking import RankTracker, Sink
+from rankrise.training._config import TrainingConfig
+from rankrise.training._plain import differences
+from rankrise.training._processes import Processes
+from rankrise.training._result import TrainingWarning
+from rankrise.training._schedules import EveryAndLast, spectra_steps
+from rankrise.training._snapshot import Progression, changed_conditions, refuse_other_config, restore
+
+
+def open_training(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    config: TrainingConfig,
+    *,
+    out: Path,
+    spec: Mapping[str, Any],
+    num_steps: int,
+    sinks: list[Sink],
+    processes: Processes,
+    conditions: dict[str, object],
+) -> tuple[RankTracker, Progression]:
+    """Restore the newest good checkpoint and open the tracker there; the main process chooses, the others follow.
+
+    When no checkpoint is good, training starts again at step 0 with a warning: everything is a function of the seeds,
+    so only time is lost, and a job that nobody watches goes on.
+
+    Raises:
+        ValueError: The folder holds another run, or another process writes it.
+        OSError: It cannot be written.
+    """
+
+    def track(resume: int | None) -> RankTracker:
+        return RankTracker(
+            model,
+            out,
+            every=EveryAndLast(config.track_every, num_steps),
+            spectra=spectra_steps(config.num_spectra, num_steps),
+            resume=resume,
+            sinks=sinks,
+            config=spec,
+        )
+
+    with contextlib.ExitStack() as undo:
+        if processes.is_main:
+            undo.callback(processes.most, -1)  # whatever happens, the others get an answer
+            checkpoint = _choose_checkpoint(out, spec)
+            progression = _restored(checkpoint, model, optimiser, config, out, conditions)
+            tracker = track(progression.step if has_run(out) else None)
+            undo.callback(tracker.close, seal=False)
+            if not tracker.is_recording:
+                raise OSError(f"The run directory {out} could not be written. Make room, or choose another folder.")
+            undo.pop_all()
+            processes.most(progression.step)
+            return tracker, progression
+    step = processes.most(-1)
+    if step < 0:
+        raise ValueError(f"The main process must open the run in {out}; it could not, and says why.")
+    checkpoint = load_checkpoint(out, step) if step else None
+    progression = _restored(checkpoint, model, optimiser, config, out, conditions)
+    return track(step or None), progression
+
+
+def _choose_checkpoint(out: Path, spec: Mapping[str, Any]) -> Checkpoint | None:
+    if has_run(out):
+        changed = differences(load_spec(out).get("config"), spec)
+        if changed:
+            raise ValueError(
+                f"The run in {out} must go on as it began; {changed}. Choose another folder, or the old values."
+            )
+    checkpoint, skipped = find_checkpoint(out)
+    if skipped:
+        instead = f"step {checkpoint.step}" if checkpoint else "the beginning, as no other is left"
+        warnings.warn(f"{' '.join(skipped)} Training goes on from {instead}.", TrainingWarning, stacklevel=2)
+    return checkpoint
+
+
+def _restored(
+    checkpoint: Checkpoint | None,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    config: TrainingConfig,
+    out: Path,
+    conditions: dict[str, object],
+) -> Progression:
+    if checkpoint is None:
+        return Progression()
+    refuse_other_config(checkpoint, config, out)
+    changed = changed_conditions(checkpoint.state, conditions)
+    if changed:
+        warnings.warn(
+            f"The run in {out} goes on under other conditions: {changed}. The last bits of its numbers may differ "
+            "from those of an uninterrupted run.",
+            TrainingWarning,
+            stacklevel=2,
+        )
+    return restore(checkpoint, model, optimiser)
