@@ -55,7 +55,10 @@ def test_whole_numbers_in_float_fields_are_floats():
         ({"count": 1, "rate": True}, "it.rate must be a finite number; got True"),
         ({"count": 1, "is_on": 1}, "it.is_on must be true or false; got 1"),
         ({"count": 1, "name": 5}, "it.name must be text or null; got 5"),
-        ({"count": 1, "mode": "cosin"}, "it.mode must be one of 'cosine', 'constant'; got 'cosin'. Did you mean 'cosine'"),
+        (
+            {"count": 1, "mode": "cosin"},
+            "it.mode must be one of 'cosine', 'constant'; got 'cosin'. Did you mean 'cosine'",
+        ),
         ({"count": 1, "mode": ["cosine"]}, "it.mode must be one of 'cosine', 'constant'; got ['cosine']"),
         ({"count": 1, "pair": [1]}, "it.pair must be a list of 2 (a finite number, a finite number); got [1]"),
         ({"count": 1, "pair": 1}, "it.pair must be a list of 2"),

@@ -1,12 +1,11 @@
 """Frozen dataclasses made of JSON values, to JSON and back; strict, so that what is not understood is refused by name.
 
-Fields hold text, numbers, booleans, None and tuples of them, as their annotations say. A float field takes a whole number
-and makes it a float, so that 1 and 1.0 are one value with one spelling.
+Fields hold text, numbers, booleans, None and tuples of them, as their annotations say. A float field takes a whole
+number and makes it a float, so that 1 and 1.0 are one value with one spelling.
 """
 
 import dataclasses
 import difflib
-import functools
 import math
 import types
 from collections.abc import Collection, Mapping
@@ -35,7 +34,7 @@ def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = 
     """
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)
-    hints = _hints(type(config))
+    hints = get_type_hints(type(config))
     return {
         field.name: _plain(_read(getattr(config, field.name), hints[field.name], field.name))
         for field in dataclasses.fields(config)
@@ -62,7 +61,7 @@ def decode(cls: type[T], record: Mapping[str, object], *, where: str, omit: Coll
     missing = [name for name, field in fields.items() if name not in record and _default(field) is dataclasses.MISSING]
     if missing:
         raise ValueError(f"{where} must have the field {missing[0]!r}; it is missing. Add it.")
-    hints = _hints(cls)
+    hints = get_type_hints(cls)
     values = {name: _read(value, hints[name], f"{where}.{name}") for name, value in record.items()}
     try:
         return cls(**values)
@@ -79,11 +78,6 @@ def choices(name: object, known: Collection[str]) -> str:
     close = difflib.get_close_matches(str(name)[:100], list(known), n=1)
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return f"{hint}Known: {', '.join(sorted(known))}."
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
 
 
 def _default(field: "dataclasses.Field[Any]") -> object:
@@ -154,7 +148,13 @@ def _describe(hint: Any) -> str:
         return f"a list, each {_describe(args[0])}"
     if origin is tuple:
         return f"a list of {len(args)} ({', '.join(_describe(item) for item in args)})"
-    names = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false", types.NoneType: "null"}
+    names = {
+        str: "text",
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        types.NoneType: "null",
+    }
     return names[hint]
 
 
