@@ -17,6 +17,7 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from rankrise import heads as heads
     from rankrise import linalg as linalg
+    from rankrise import models as models
     from rankrise import signals as signals
     from rankrise import store as store
     from rankrise import theory as theory
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from rankrise.store import load_run as load_run
     from rankrise.tracking import RankTracker as RankTracker
 
-_SUBPACKAGES = ("heads", "linalg", "signals", "store", "theory", "tracking")
+_SUBPACKAGES = ("heads", "linalg", "models", "signals", "store", "theory", "tracking")
 _NAMES = {
     "rankrise.linalg": (
         "product_spectrum",
