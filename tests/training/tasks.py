@@ -40,3 +40,55 @@ RECIPE = TrainingConfig(
 def train_tiny(out, config=RECIPE, *, model=None, data=None, **options):
     model = tiny_model() if model is None else model
     return train(model, tiny_data() if data is None else data, config, out=out, device="cpu", **options)
+
+
+class Interrupted(Exception):
+    """Raised in the middle of training by `BreaksAt`."""
+
+
+class BreaksAt:
+    """Data whose batch number `n` (of this process) is never given: training dies there, as by a crash."""
+
+    def __init__(self, data, n):
+        self._data, self._left = data, n
+
+    def __getattr__(self, name):
+        return getattr(self._data, name)
+
+    def to(self, device):
+        return self
+
+    def train_batches(self, **options):
+        for batch in self._data.train_batches(**options):
+            if self._left == 0:
+                raise Interrupted
+            self._left -= 1
+            yield batch
+
+
+def outcome(folder):
+    """Everything a run came to: its table, directions, and last checkpoint."""
+    from rankrise.store import find_checkpoint, load_directions, load_run
+
+    checkpoint, skipped = find_checkpoint(folder)
+    assert not skipped
+    return load_run(folder), load_directions(folder), checkpoint
+
+
+def assert_same_outcome(first, second):
+    """Bit for bit."""
+    from tests.tracking.models import assert_same
+
+    assert_same(first[0], second[0])
+    assert first[1].keys() == second[1].keys()
+    for step, kept in first[1].items():
+        _assert_same_tensors(kept, second[1][step])
+    _assert_same_tensors(first[2].model, second[2].model)
+    _assert_same_tensors(first[2].optimiser, second[2].optimiser)
+    assert first[2].state == second[2].state
+
+
+def _assert_same_tensors(first, second):
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name

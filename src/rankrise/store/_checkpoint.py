@@ -5,7 +5,7 @@ state.json                                 the rest: JSON, never a pickle
 MANIFEST.json                              size and SHA-256 of those, written last
 
 A checkpoint is written into `.tmp-…` beside its place, synced, and renamed; one that is dropped is renamed to
-`.trash-…` before it is removed. So a folder named `step-<n>` was whole once, and its manifest tells whether it still is.
+`.trash-…` before it is removed. So a folder named `step-<n>` was whole once; its manifest tells whether it still is.
 """
 
 import contextlib

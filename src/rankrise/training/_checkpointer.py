@@ -24,7 +24,7 @@ class Checkpointer:
         resumed: int | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Clear away what dead processes left.
+        """Note where to save.
 
         Args:
             folder: The run.
@@ -40,7 +40,10 @@ class Checkpointer:
         self._good = [] if resumed is None else [resumed]
         self._next = clock() + seconds
         self._has_warned = False
-        prune_checkpoints(folder, keep=checkpoint_steps(folder))  # none, but what dead processes left
+
+    def clear_leftovers(self) -> None:
+        """Remove what processes that died while saving have left."""
+        prune_checkpoints(self._folder, keep=checkpoint_steps(self._folder))
 
     @property
     def last_good(self) -> int | None:

@@ -98,6 +98,8 @@ class Loop:
         """Train to the end, or to where it must stop; seal the run if it is finished."""
         status: Status | None = None
         try:
+            if self._processes.is_main:
+                self._checkpointer.clear_leftovers()
             status = self._finish(self._go_on())
         finally:
             self._tracker.close(seal=status == "finished")

@@ -57,7 +57,7 @@ def open_training(
             undo.callback(processes.most, -1)  # whatever happens, the others get an answer
             checkpoint = _choose_checkpoint(out, spec)
             progression = _restored(checkpoint, model, optimiser, config, out, conditions)
-            tracker = track(progression.step if has_run(out) else None)
+            tracker = track(progression.step if progression.step or has_run(out) else None)
             undo.callback(tracker.close, seal=False)
             if not tracker.is_recording:
                 raise OSError(f"The run directory {out} could not be written. Make room, or choose another folder.")

@@ -43,7 +43,7 @@ class Processes:
         """(mean loss, number correct) over all, from those of every process."""
         if self.world_size > 1:
             dist.all_reduce(metrics)
-            metrics = metrics / metrics.new_tensor([self.world_size, 1.0])
+            metrics[0] /= self.world_size
         return metrics
 
     def add_up(self, totals: Tensor) -> Tensor:
