@@ -37,10 +37,12 @@ class Clocked:
         return getattr(self._dataset, name)
 
     def to(self, device) -> "Clocked":
+        """On another device."""
         self._dataset = self._dataset.to(device)
         return self
 
     def train_batches(self, **options) -> Iterator[Batch]:
+        """Those of the data set."""
         for n, batch in enumerate(self._dataset.train_batches(**options)):
             if n % 10 == 0:
                 torch.cuda.synchronize()
