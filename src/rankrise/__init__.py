@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rankrise import data as data
     from rankrise import heads as heads
     from rankrise import linalg as linalg
+    from rankrise import models as models
     from rankrise import signals as signals
     from rankrise import store as store
     from rankrise import theory as theory
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from rankrise.store import load_run as load_run
     from rankrise.tracking import RankTracker as RankTracker
 
-_SUBPACKAGES = ("data", "heads", "linalg", "signals", "store", "theory", "tracking", "training")
+_SUBPACKAGES = ("data", "heads", "linalg", "models", "signals", "store", "theory", "tracking", "training")
 _NAMES = {
     "rankrise.linalg": (
         "product_spectrum",
