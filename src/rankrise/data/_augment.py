@@ -1,7 +1,7 @@
 """Flips and crops of a whole batch by one gather, from random bits that belong to the sample and not to the batch.
 
 An augmented image is the stored one seen through index tables: pixel (y, x) comes from (rows[y], columns[x]). The
-tables of an epoch are made in a few kernels on the device; a batch then costs one gather and two operations of normalising.
+tables of an epoch are made in a few kernels on the device; a batch then costs one gather and two more to normalise it.
 """
 
 from collections.abc import Collection

@@ -4,6 +4,7 @@ import torch
 
 from rankrise.data._config import DataConfig
 from rankrise.data._memory import Images, Pairs
+from rankrise.data._mix import Purpose, key
 from rankrise.data._normalise import DIGITS
 from rankrise.data._order import epoch_order
 from rankrise.data._subset import select
@@ -40,7 +41,7 @@ def teacher(config: DataConfig) -> Pairs:
     shape = (config.tokens or 10, config.dim or 50)
     samples = config.samples or 1000
     x, y, q = teacher_task(samples=samples, tokens=shape[0], dim=shape[1], seed=config.seed)
-    generator = torch.Generator().manual_seed(config.seed ^ 0x7E57)
+    generator = torch.Generator().manual_seed(key(config.seed, Purpose.TEST) >> 1)
     x_test = torch.randn(config.num_test or -(-samples // 5), *shape, generator=generator, dtype=torch.float64)
     y_test = attention_head(x, y).h(x_test, q)
     return Pairs((x.float(), y.float()), (x_test.float(), y_test.float()))
