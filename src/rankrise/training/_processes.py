@@ -31,7 +31,7 @@ class Processes:
         if self.world_size == 1:
             return model
         ids = [device] if device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
 
     def synced(self, network: nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[None]:
         """Where a piece of a batch runs: only the last one's backward pass sends gradients."""
