@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from rankrise import data as data
     from rankrise import heads as heads
     from rankrise import linalg as linalg
     from rankrise import models as models
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from rankrise.store import load_run as load_run
     from rankrise.tracking import RankTracker as RankTracker
 
-_SUBPACKAGES = ("heads", "linalg", "models", "signals", "store", "theory", "tracking")
+_SUBPACKAGES = ("data", "heads", "linalg", "models", "signals", "store", "theory", "tracking")
 _NAMES = {
     "rankrise.linalg": (
         "product_spectrum",
