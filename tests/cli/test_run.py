@@ -153,7 +153,9 @@ def test_out_that_is_a_file(rankrise, tmp_path):
     assert (tmp_path / "file").read_text() == "here first"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_it_with_a_sentence_and_the_same_command_goes_on(tmp_path, number, code):
     command = [sys.executable, "-m", "rankrise", "run", NAME, "toy-matrix-head", "--scale", "smoke", "--epochs", "60"]
     process = subprocess.Popen(
