@@ -99,3 +99,28 @@ def test_other_epochs_keep_the_warm_up_where_it_fits():
     assert vary(spec, epochs=15).training.warmup_epochs == pytest.approx(0.45)
     assert vary(spec, seed=3) == replace(spec, seed=3)
     assert vary(spec) == spec
+
+
+SHAPES = {  # of the data: image (C, S), tokens (T, vocabulary), classes
+    "cifar10": (3, 32, 10),
+    "cifar100": (3, 32, 100),
+    "tiny-imagenet-20": (3, 64, 20),
+    "imagenet": (3, None, 1000),
+    "digits": (1, 8, 10),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_models_fit_data_that_is_not_at_hand(name, scale):
+    spec = ALL[name].spec(scale)
+    data, model = spec.data, spec.model
+    if data.name == "teacher":
+        assert model.dim == data.dim
+    elif data.name == "text":
+        assert model.context == data.context
+        assert model.vocab_size == {"gpt2": 50257, "bytes": 257}[data.tokenizer]  # bytes and the end of a text
+    else:
+        channels, size, classes = SHAPES[data.path or data.name]
+        assert (model.num_channels, model.image_size) == (channels, size or data.image_size)
+        assert model.num_classes == classes
