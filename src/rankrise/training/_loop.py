@@ -79,10 +79,14 @@ class Loop:
         self._totals = torch.tensor(progression.totals, device=device, dtype=sum_dtype(device))
         self._scores: dict[str, Tensor | float] = dict(progression.scores)
         self._checkpointer = Checkpointer(
-            out, seconds=checkpoint_seconds, every=checkpoint_every, resumed=progression.step or None
+            out,
+            seconds=checkpoint_seconds,
+            every=checkpoint_every,
+            resumed=progression.step or None,
+            before=self._complete_table,
         )
-        parts: dict[str, Any] = {"device": device, "processes": processes, "compile": compile}
-        self._update = build_step(self._model, self._optimiser, config, task=dataset.task, **parts)
+        parts: dict[str, Any] = {"device": device, "processes": processes}
+        self._update = build_step(self._model, self._optimiser, config, task=dataset.task, compile=compile, **parts)
         self._evaluate = build_evaluation(self._model, self._dataset, config, **parts)
         self._readback = Readback(device, config.batch_size)
         self._reporter = Reporter(
@@ -173,7 +177,6 @@ class Loop:
         self._readback.settle()
         if self._readback.diverged_at is not None:
             return
-        self._tracker.flush(sync=True)
         scores = {name: float(value) for name, value in self._scores.items()}
         loss, correct = self._totals.tolist()
         snapshot = take_snapshot(
@@ -188,6 +191,12 @@ class Loop:
             save(snapshot)
         else:
             self._readback.diverged_at = self._step
+
+    def _complete_table(self) -> None:
+        """Put all rows on the disk: a checkpoint promises the table up to its step."""
+        self._tracker.flush(sync=True)
+        if self._tracker.has_late_rows:
+            raise OSError("rows of the table could not be written")
 
     def _finish(self, status: Status) -> Status:
         """Save the state a run ends in; it may turn out to have diverged."""
