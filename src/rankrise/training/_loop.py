@@ -128,11 +128,15 @@ class Loop:
             ):
                 self._take_step(batch)
                 wish = self._agreed_wish()
-                if wish != _GO_ON:
-                    return "stopped" if wish == _STOP else "diverged"
-                if self._processes.is_main and self._step < self._num_steps and self._checkpointer.is_due(self._step):
-                    self._save(self._checkpointer.try_to_save)
                 self._reporter.update(self._step, self._readback)
+                if wish == _DIVERGED:
+                    return "diverged"
+                if self._step == self._num_steps:
+                    break
+                if wish == _STOP:
+                    return "stopped"
+                if self._processes.is_main and self._checkpointer.is_due(self._step):
+                    self._save(self._checkpointer.try_to_save)
         return "finished"
 
     def _take_step(self, batch: "Batch") -> None:
@@ -223,7 +227,7 @@ class Loop:
         if status == "finished":
             return f"Finished {self._step} steps in {self._out}."
         last = self._checkpointer.last_good
-        saved = "No checkpoint was saved." if last is None else f"The last good checkpoint is of step {last}."
+        saved = "No checkpoint was saved here." if last is None else f"The last good checkpoint is of step {last}."
         if status == "stopped":
             number = self._stop.signal
             name = "a signal to another process" if number is None else signal.Signals(number).name
@@ -250,7 +254,7 @@ def run(
     place = choose_device(device)
     with joined(place) as processes, StopRequest() as stop:
         _check_batch(dataset, config, processes.world_size)
-        wanted = plain({"training": asdict(config)} if spec is None else dict(spec))
+        wanted = _spec(config, spec)
         if has_run(out) and is_sealed(out):
             return finished_result(out, wanted)
         loop = Loop(
@@ -268,6 +272,19 @@ def run(
             progress=progress if processes.is_main else None,
         )
         return loop.run()
+
+
+def _spec(config: TrainingConfig, spec: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What goes to `spec.json`, as it will come back from there.
+
+    Raises:
+        ValueError: It does not go through JSON.
+    """
+    try:
+        wanted: dict[str, Any] = plain({"training": asdict(config)} if spec is None else dict(spec))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`spec` must go through JSON; {error}. Pass numbers, strings, lists and dicts.") from None
+    return wanted
 
 
 def _check_batch(dataset: "Dataset", config: TrainingConfig, world_size: int) -> None:
