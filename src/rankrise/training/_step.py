@@ -45,7 +45,7 @@ def build_step(
         correct = num_correct(outputs.detach(), targets) if task == "classify" else torch.zeros_like(loss)
         return loss * scale, torch.stack([loss.detach() * scale, correct])
 
-    run_forward = torch.compile(forward) if compile else forward
+    run_forward = torch.compile(forward, dynamic=False) if compile else forward
 
     def step(batch: "Batch", rate: float) -> Tensor:
         with matmul_precision(config.precision, device):
