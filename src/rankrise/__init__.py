@@ -16,6 +16,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from rankrise import data as data
+    from rankrise import experiments as experiments
     from rankrise import heads as heads
     from rankrise import linalg as linalg
     from rankrise import models as models
@@ -35,7 +36,18 @@ if TYPE_CHECKING:
     from rankrise.store import load_run as load_run
     from rankrise.tracking import RankTracker as RankTracker
 
-_SUBPACKAGES = ("data", "heads", "linalg", "models", "signals", "store", "theory", "tracking", "training")
+_SUBPACKAGES = (
+    "data",
+    "experiments",
+    "heads",
+    "linalg",
+    "models",
+    "signals",
+    "store",
+    "theory",
+    "tracking",
+    "training",
+)
 _NAMES = {
     "rankrise.linalg": (
         "product_spectrum",

@@ -9,6 +9,7 @@ from rankrise.data._memory import Images
 from rankrise.data._stream import StreamedImages
 
 CONFIG = DataConfig("image_folder", image_size=16, augment=("flip", "crop"))
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on, in the loader
 EPOCH = {"batch_size": 4, "seed": 3, "epoch": 2}
 
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from rankrise.data import DataConfig, load_dataset
+from rankrise.data import DataConfig, _synthetic, load_dataset
 
 
 def everything(dataset):
@@ -20,6 +20,13 @@ def test_images_can_be_told_apart_by_their_template():
     test = everything(dataset)
     assert torch.equal(torch.cdist(test.inputs.flatten(1), means).argmin(1), test.targets)
     assert torch.bincount(y).tolist() == [50] * 10
+
+
+def test_more_images_begin_with_the_fewer(monkeypatch):
+    few = load_dataset(DataConfig("synthetic_images", num_test=7, image_size=8))
+    monkeypatch.setattr(_synthetic, "_CHUNK", 3)
+    more = load_dataset(DataConfig("synthetic_images", num_test=20, image_size=8))
+    assert torch.equal(everything(few).inputs, everything(more).inputs[:7])
 
 
 def test_images_of_another_size_and_number_of_classes():

@@ -81,5 +81,5 @@ def test_other_codecs_are_refused():
 @given(st.integers(0, 100_000))
 def test_cut_off_pickle_is_named(length):
     content = pickle.dumps({"data": np.zeros((30, 100), dtype=np.uint8), "labels": [0] * 30}, protocol=2)
-    with pytest.raises(ValueError, match="data_batch_1 must (be a whole pickle; it is truncated|hold nothing but)"):
+    with pytest.raises(ValueError, match=r"data_batch_1 must (be a whole pickle; it is truncated|hold nothing but)"):
         unpickle(content[: length % len(content)], PATH)

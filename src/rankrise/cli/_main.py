@@ -9,18 +9,21 @@ from typing import Annotated
 import typer
 
 import rankrise
-from rankrise.cli import _env, _stages
+from rankrise.cli import _env, _list, _run, _stages
+from rankrise.cli._errors import plain_warnings, read_debug_flag, show
 
 app = typer.Typer(
     name="rankrise",
     help="See, predict and use the gradual rank increase of transformers.",
-    epilog="Example: rankrise stages --dim 4 --alpha 1e-32",
+    epilog="Example: rankrise run vit-digits",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
+app.command("list", epilog="Example: rankrise list --data data --out runs")(_list.list_experiments)
+app.command("run", epilog="Example: rankrise run vit-digits --seed 0-2")(_run.run)
 app.command("stages", epilog="Example: rankrise stages --dim 4 --alpha 1e-32 --log10-alpha -1000000")(_stages.stages)
 
 
@@ -42,16 +45,15 @@ def _options(
 
 def main() -> None:
     """Run the command line; turn an exception into one sentence on stderr and exit code 1."""
-    debug = "--debug" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--debug"]  # it may stand anywhere
+    debug = read_debug_flag()
     try:
-        app()
+        with plain_warnings():
+            app()
     except KeyboardInterrupt:
         typer.echo("rankrise: stopped by the user.", err=True)
         sys.exit(130)
     except Exception as error:
         if debug:
             raise
-        message = " ".join(str(error).split()) or type(error).__name__
-        typer.echo(f"rankrise: {message}", err=True)
+        show(error)
         sys.exit(1)

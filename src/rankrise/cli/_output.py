@@ -2,19 +2,23 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import typer
 
 
-def table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Right-aligned columns under the keys of the first row; empty for no rows."""
+def table(rows: Sequence[Mapping[str, object]], *, left: Collection[str] = ()) -> str:
+    """Columns under the keys of the first row, right-aligned but for those named `left`; empty for no rows."""
     if not rows:
         return ""
     keys = list(rows[0])
     cells = [keys, *([_cell(row[key]) for key in keys] for row in rows)]
     widths = [max(len(line[n]) for line in cells) for n in range(len(keys))]
-    return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
+    adjust = [str.ljust if key in left else str.rjust for key in keys]
+    lines = (
+        "  ".join(place(text, width) for place, text, width in zip(adjust, line, widths, strict=True)) for line in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _cell(value: object) -> str:

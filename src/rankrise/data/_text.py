@@ -14,7 +14,7 @@ from rankrise.data._warning import DataWarning
 
 # Patterns of the training file, with what stands in its place for the held-out one, best first.
 _TRAIN, _HELD_OUT = "train", ("test", "valid", "validation", "val")
-_PATTERNS = ("wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.txt", "{}.txt", "{}-*.parquet", "{}.parquet")
+PATTERNS = ("wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.txt", "{}.txt", "{}-*.parquet", "{}.parquet")
 _BPE = ("vocab.json", "merges.txt")
 
 
@@ -25,7 +25,7 @@ def text(config: DataConfig, root: Path | str | None) -> Tokens:
         FileNotFoundError: No folder, no held-out file, or no encoding where one was asked for.
         ValueError: A file is empty, not UTF-8, too short, or has no column `text`; names it.
     """
-    folder = find_folder(config, root, *(pattern.format(_TRAIN) for pattern in _PATTERNS))
+    folder = find_folder(config, root, *(pattern.format(_TRAIN) for pattern in PATTERNS))
     files = _find_files(folder)
     if files is None:
         raise FileNotFoundError(f"There is no held-out text in {folder}. {missing('text', folder)}")
@@ -42,7 +42,7 @@ def text(config: DataConfig, root: Path | str | None) -> Tokens:
 
 def _find_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
     """Training and held-out files of the first pattern that has both."""
-    for pattern in _PATTERNS:
+    for pattern in PATTERNS:
         train = sorted(folder.glob(pattern.format(_TRAIN)))
         for name in _HELD_OUT:
             test = sorted(folder.glob(pattern.format(name)))
@@ -51,17 +51,32 @@ def _find_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
     return None
 
 
-def _find_tokenizer(config: DataConfig, folder: Path, root: Path) -> Tokenizer:
-    if config.tokenizer == "bytes":
-        return ByteTokenizer()
+def find_bpe(folder: Path, root: Path) -> Path:
+    """The folder with GPT-2's `vocab.json` and `merges.txt`, for a text in `folder`.
+
+    Raises:
+        FileNotFoundError: It is nowhere; says where it was looked for.
+    """
     places = [root / "gpt2-bpe", folder, folder.parent / "gpt2-bpe"]
     for place in places:
         if all((place / name).is_file() for name in _BPE):
-            return BPETokenizer(place)
+            return place
     where = " or ".join(str(place.absolute()) for place in dict.fromkeys(places))
-    lack = f"GPT-2's encoding is not there: vocab.json and merges.txt were looked for in {where}"
-    if config.tokenizer == "gpt2":
-        raise FileNotFoundError(f"{lack}. Both are on huggingface.co, openai-community/gpt2; or ask for 'bytes'.")
+    raise FileNotFoundError(
+        f"GPT-2's encoding is not there: vocab.json and merges.txt were looked for in {where}. "
+        "Both are on huggingface.co, openai-community/gpt2; or ask for 'bytes'."
+    )
+
+
+def _find_tokenizer(config: DataConfig, folder: Path, root: Path) -> Tokenizer:
+    if config.tokenizer == "bytes":
+        return ByteTokenizer()
+    try:
+        return BPETokenizer(find_bpe(folder, root))
+    except FileNotFoundError as error:
+        if config.tokenizer == "gpt2":
+            raise
+        lack = str(error).partition(". ")[0]
     warnings.warn(f"{lack}. Bytes are used instead; ask for tokenizer='bytes' to say so.", DataWarning, stacklevel=2)
     return ByteTokenizer()
 

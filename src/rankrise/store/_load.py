@@ -87,6 +87,19 @@ def is_sealed(path: str | os.PathLike[str]) -> bool:
     return _manifest.read_manifest(Path(path)).state == "sealed"
 
 
+def verify_run(path: str | os.PathLike[str]) -> None:
+    """Check every file that the manifest of a run lists: of a sealed one, all there is.
+
+    Raises:
+        FileNotFoundError: There is no run at `path`.
+        ValueError: A file is missing or is not what the manifest says; names it.
+    """
+    folder = Path(path)
+    manifest = _manifest.read_manifest(folder)
+    _manifest.verify(folder, manifest)
+    verify_directions(folder, manifest)
+
+
 def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what was asked for when a run was made, as its manifest has it.
 

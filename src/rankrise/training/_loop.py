@@ -82,8 +82,8 @@ class Loop:
             resumed=progression.step or None,
             before=self._complete_table,
         )
-        parts: dict[str, Any] = {"device": device, "processes": processes, "compile": compile}
-        self._update = build_step(self._model, self._optimiser, config, task=dataset.task, **parts)
+        parts: dict[str, Any] = {"device": device, "processes": processes}
+        self._update = build_step(self._model, self._optimiser, config, task=dataset.task, compile=compile, **parts)
         self._evaluate = build_evaluation(self._model, self._dataset, config, **parts)
         self._readback = Readback(device, config.batch_size)
         self._reporter = Reporter(

@@ -1,0 +1,50 @@
+"""How failures and warnings reach the user: one sentence on stderr, a traceback only with `--debug`."""
+
+import contextlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+
+import typer
+
+_is_debugging = False
+
+
+def read_debug_flag() -> bool:
+    """Take `--debug` out of the command line, wherever it stands, and remember it."""
+    global _is_debugging
+    _is_debugging = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]
+    return _is_debugging
+
+
+def sentence(error: BaseException) -> str:
+    """The message of an exception on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def show(error: BaseException, *, about: str = "") -> None:
+    """Say on stderr what failed."""
+    if _is_debugging:
+        traceback.print_exception(error)
+    typer.echo(f"rankrise: {about}{': ' if about else ''}{sentence(error)}", err=True)
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Inside, a warning is one line on stderr, of the first process of a distributed run only."""
+
+    def say(message: Warning | str, *_: object) -> None:
+        if is_main_process():
+            typer.echo(f"rankrise: warning: {' '.join(str(message).split())}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say
+        yield
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that speaks: `torchrun` numbers its processes in `RANK`."""
+    return os.environ.get("RANK", "0") == "0"

@@ -1,0 +1,24 @@
+"""Experiments as values: specs, the registry of names, and the runner.
+
+A spec is everything the numbers of a run depend on; its hash names the run on disk. `rankrise list` and `rankrise run`
+are this package at the shell.
+"""
+
+from rankrise.experiments._experiment import Experiment as Experiment
+from rankrise.experiments._folders import NamedSpec as NamedSpec
+from rankrise.experiments._folders import read_spec as read_spec
+from rankrise.experiments._kinds import missing_data as missing_data
+from rankrise.experiments._plan import PlannedRun as PlannedRun
+from rankrise.experiments._plan import plan_run as plan_run
+from rankrise.experiments._plan import vary as vary
+from rankrise.experiments._registry import experiments as experiments
+from rankrise.experiments._registry import find_experiment as find_experiment
+from rankrise.experiments._run import RunReport as RunReport
+from rankrise.experiments._run import execute_run as execute_run
+from rankrise.experiments._run import run_experiment as run_experiment
+from rankrise.experiments._spec import TrainingSpec as TrainingSpec
+from rankrise.experiments._spec import from_json as from_json
+from rankrise.experiments._spec import spec_hash as spec_hash
+from rankrise.experiments._spec import to_json as to_json
+from rankrise.experiments._summary import RunSummary as RunSummary
+from rankrise.experiments._summary import summarise_run as summarise_run

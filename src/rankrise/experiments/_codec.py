@@ -1,0 +1,166 @@
+"""Frozen dataclasses made of JSON values, to JSON and back; strict, so that what is not understood is refused by name.
+
+Fields hold text, numbers, booleans, None and tuples of them, as their annotations say. A float field takes a whole
+number and makes it a float, so that 1 and 1.0 are one value with one spelling.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = True) -> dict[str, object]:
+    """The fields of a config as JSON values.
+
+    Args:
+        config: A dataclass.
+        omit: Fields to leave out.
+        keep_defaults: Whether to write fields that have their default value.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Example:
+    ...     rate: float = 0.1
+    ...     betas: tuple[float, float] = (0.9, 0.999)
+    >>> encode(Example(rate=1))
+    {'rate': 1.0, 'betas': [0.9, 0.999]}
+    >>> encode(Example(rate=1), keep_defaults=False)
+    {'rate': 1.0}
+    """
+    assert dataclasses.is_dataclass(config)
+    assert not isinstance(config, type)
+    hints = get_type_hints(type(config))
+    return {
+        field.name: _plain(_read(getattr(config, field.name), hints[field.name], field.name))
+        for field in dataclasses.fields(config)
+        if field.name not in omit and (keep_defaults or getattr(config, field.name) != _default(field))
+    }
+
+
+def decode(cls: type[T], record: Mapping[str, object], *, where: str, omit: Collection[str] = ()) -> T:
+    """Build a config from JSON values; fields that are not given keep their defaults.
+
+    Args:
+        cls: A dataclass.
+        record: What `encode` gives.
+        where: Its name in error messages.
+        omit: Fields that must not be given.
+
+    Raises:
+        ValueError: An unknown field, a missing one, or a value of another type; names it.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.name not in omit}  # type: ignore[arg-type]
+    for name in record:
+        if name not in fields:
+            raise ValueError(f"{where} must have known fields only; got {name!r}. {choices(name, fields)}")
+    missing = [name for name, field in fields.items() if name not in record and _default(field) is dataclasses.MISSING]
+    if missing:
+        raise ValueError(f"{where} must have the field {missing[0]!r}; it is missing. Add it.")
+    hints = get_type_hints(cls)
+    values = {name: _read(value, hints[name], f"{where}.{name}") for name, value in record.items()}
+    try:
+        return cls(**values)
+    except (ValueError, TypeError, OverflowError) as error:  # the config's own rules
+        raise ValueError(f"{where}: {error}") from error
+
+
+def choices(name: object, known: Collection[str]) -> str:
+    """What to do about a name that is not known.
+
+    >>> choices("smal", ["smoke", "small"])
+    "Did you mean 'small'? Known: small, smoke."
+    """
+    close = difflib.get_close_matches(str(name)[:100], list(known), n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Known: {', '.join(sorted(known))}."
+
+
+def _default(field: "dataclasses.Field[Any]") -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _plain(value: object) -> object:
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _read(value: object, hint: Any, where: str) -> object:
+    """The value as its annotation wants it, or an error that names the field."""
+    found = _match(value, hint)
+    if found is _NO:
+        options = [str(option) for option in get_args(hint)] if get_origin(hint) is Literal else []
+        remedy = choices(value, options) if options and isinstance(value, str) else "Change it."
+        raise ValueError(f"{where} must be {_describe(hint)}; got {_shorten(value)}. {remedy}")
+    return found
+
+
+_NO = object()  # does not match
+
+
+def _match(value: object, hint: Any) -> object:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        matches = (_match(value, option) for option in get_args(hint))
+        return next((found for found in matches if found is not _NO), _NO)
+    if origin is Literal:
+        return value if isinstance(value, str) and value in get_args(hint) else _NO
+    if origin is tuple:
+        return _match_tuple(value, get_args(hint))
+    if hint is float:
+        return _match_float(value)
+    return value if hint in (str, int, bool, types.NoneType) and type(value) is hint else _NO
+
+
+def _match_float(value: object) -> object:
+    if type(value) not in (int, float):
+        return _NO
+    try:
+        number = float(value) + 0.0  # type: ignore[arg-type]  # -0.0 becomes 0.0, its equal
+    except OverflowError:
+        return _NO
+    return number if math.isfinite(number) else _NO
+
+
+def _match_tuple(value: object, hints: tuple[Any, ...]) -> object:
+    if not isinstance(value, list | tuple):
+        return _NO
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        hints = (hints[0],) * len(value)
+    if len(hints) != len(value):
+        return _NO
+    items = tuple(_match(item, hint) for item, hint in zip(value, hints, strict=True))
+    return _NO if any(item is _NO for item in items) else items
+
+
+def _describe(hint: Any) -> str:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(option) for option in args)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(option) for option in args)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return f"a list, each {_describe(args[0])}"
+    if origin is tuple:
+        return f"a list of {len(args)} ({', '.join(_describe(item) for item in args)})"
+    names = {
+        str: "text",
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        types.NoneType: "null",
+    }
+    return names[hint]
+
+
+def _shorten(value: object) -> str:
+    try:
+        text = ascii(value)  # a hostile value cannot move the cursor of a terminal
+    except (ValueError, RecursionError):  # an integer of very many digits; very deep nesting
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."

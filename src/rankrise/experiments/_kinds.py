@@ -1,0 +1,118 @@
+"""What each kind of spec needs and does; another kind joins by registering these functions for its type."""
+
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rankrise.data import find_dataset, load_dataset
+from rankrise.experiments._spec import Spec, TrainingSpec, to_json
+from rankrise.models import GPTConfig, ModelConfig, ToyHeadConfig, build_model
+from rankrise.training import train
+
+if TYPE_CHECKING:
+    from rankrise.data import Dataset
+    from rankrise.training import Progress
+
+Ending = Literal["finished", "stopped", "diverged"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How executing a spec ended, in a sentence for the user, and by which signal if it was stopped."""
+
+    ending: Ending
+    message: str = ""
+    signal: int | None = None
+
+
+@singledispatch
+def missing_data(spec: Spec, root: Path | None) -> str:
+    """Why the data of a spec is not at hand, in a sentence; empty when it is.
+
+    Only looks whether files are there: what is wrong inside them is said when they are read.
+    """
+    raise TypeError(f"`spec` must be of a known kind; got {type(spec).__name__}.")
+
+
+@singledispatch
+def execute(
+    spec: Spec,
+    folder: Path,
+    *,
+    name: str,
+    root: Path | None,
+    device: str | None,
+    progress: "Progress | None",
+) -> Outcome:
+    """Begin or go on with the run of a spec in its folder."""
+    raise TypeError(f"`spec` must be of a known kind; got {type(spec).__name__}.")
+
+
+@missing_data.register(TrainingSpec)
+def _(spec: TrainingSpec, root: Path | None) -> str:
+    try:
+        find_dataset(spec.data, root=root)
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        return str(error)
+    return ""
+
+
+@execute.register(TrainingSpec)
+def _(
+    spec: TrainingSpec,
+    folder: Path,
+    *,
+    name: str,
+    root: Path | None,
+    device: str | None,
+    progress: "Progress | None",
+) -> Outcome:
+    dataset = load_dataset(replace(spec.data, seed=spec.seed), root=root)
+    check_fit(spec.model, dataset)
+    result = train(
+        build_model(spec.model, seed=spec.seed),
+        dataset,
+        replace(spec.training, seed=spec.seed),
+        out=folder,
+        device=device,
+        spec={"experiment": name, "spec": to_json(spec)},
+        progress=progress,
+    )
+    return Outcome(result.status, result.message, result.signal)
+
+
+def check_fit(model: ModelConfig, dataset: "Dataset") -> None:
+    """Refuse a model that cannot take the data: before anything is written, in the terms of the spec.
+
+    Raises:
+        ValueError: Other task, shape or number of classes.
+    """
+    for what, wanted, given in _sizes(model, dataset):
+        is_enough = what in _AT_MOST and isinstance(given, int) and isinstance(wanted, int) and given <= wanted
+        if given != wanted and not is_enough:
+            raise ValueError(
+                f"The model must fit the data; its {what} is {wanted} and the data's is {given}. "
+                "Change `model` or `data` of the spec."
+            )
+
+
+_AT_MOST = ("context", "vocab_size", "num_classes")  # the model may have room to spare
+
+
+def _sizes(model: ModelConfig, dataset: "Dataset") -> list[tuple[str, object, object]]:
+    """What must agree: its name, the model's and the data's."""
+    shape = dataset.input_shape
+    if isinstance(model, ToyHeadConfig):
+        return [("task", "regress", dataset.task), ("dim", model.dim, shape[-1])]
+    if isinstance(model, GPTConfig):
+        return [
+            ("task", "next_token", dataset.task),
+            ("context", model.context, shape[-1]),
+            ("vocab_size", model.vocab_size, dataset.num_classes),
+        ]
+    return [
+        ("task", "classify", dataset.task),
+        ("image", (model.num_channels, model.image_size, model.image_size), tuple(shape)),
+        ("num_classes", model.num_classes, dataset.num_classes),
+    ]

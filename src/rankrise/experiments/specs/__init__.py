@@ -1,0 +1,5 @@
+"""Values only: what every experiment is made of. A variant is `replace(BASE, ...)`."""
+
+from rankrise.experiments.specs import _cifar, _digits, _images, _text, _toy
+
+ALL = (*_digits.EXPERIMENTS, *_toy.EXPERIMENTS, *_cifar.EXPERIMENTS, *_images.EXPERIMENTS, *_text.EXPERIMENTS)
