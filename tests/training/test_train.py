@@ -27,8 +27,8 @@ def test_learns_and_resumes(tmp_path, name):
     data_config, model_config = TASKS[name]
     data = load_dataset(data_config, root=None)
     whole = train(build_model(model_config), data, CONFIG, out=tmp_path / "whole", device="cpu")
+    broken = BreaksAt(data, 17)
     with pytest.raises(Interrupted):
-        broken = BreaksAt(data, 17)
         train(build_model(model_config), broken, CONFIG, out=tmp_path / "cut", device="cpu", checkpoint_every=7)
     train(build_model(model_config), data, CONFIG, out=tmp_path / "cut", device="cpu", checkpoint_every=7)
     assert_same_outcome(outcome(tmp_path / "whole"), outcome(tmp_path / "cut"))
