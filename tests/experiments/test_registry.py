@@ -1,10 +1,11 @@
 """What is registered: names people can guess, the paper's recipes, three scales of each."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from rankrise.experiments import experiments, find_experiment, vary
+from rankrise.experiments import experiments, find_experiment, spec_hash, vary
 from rankrise.models import VIT_B16, GPTConfig, ViTConfig
 
 ALL = experiments()
@@ -124,3 +125,11 @@ def test_models_fit_data_that_is_not_at_hand(name, scale):
         channels, size, classes = SHAPES[data.path or data.name]
         assert (model.num_channels, model.image_size) == (channels, size or data.image_size)
         assert model.num_classes == classes
+
+
+def test_the_page_names_every_experiment_and_shows_the_run_it_says():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for name in ALL:
+        family, _, factor = name.rpartition("-")
+        assert f"`{name}`" in page or (f"`{family}-" in page and f"`-{factor}`" in page), name
+    assert f"vit-digits/{spec_hash(ALL['vit-digits'].small)}, seed 0" in page
