@@ -23,7 +23,7 @@ def test_made_data_needs_no_folder(name):
     ],
 )
 def test_files_are_found_and_not_read(config, file, tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="must be in .* which must hold"):
+    with pytest.raises(FileNotFoundError, match=r"must be in .* which must hold"):
         find_dataset(config, root=tmp_path)
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text("not what it should be")
