@@ -1,10 +1,11 @@
 """What is registered: names people can guess, the paper's recipes, three scales of each."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from rankrise.experiments import experiments, find_experiment, vary
+from rankrise.experiments import experiments, find_experiment, spec_hash, vary
 from rankrise.models import VIT_B16, GPTConfig, ViTConfig
 
 ALL = experiments()
@@ -99,3 +100,36 @@ def test_other_epochs_keep_the_warm_up_where_it_fits():
     assert vary(spec, epochs=15).training.warmup_epochs == pytest.approx(0.45)
     assert vary(spec, seed=3) == replace(spec, seed=3)
     assert vary(spec) == spec
+
+
+SHAPES = {  # of the data: image (C, S), tokens (T, vocabulary), classes
+    "cifar10": (3, 32, 10),
+    "cifar100": (3, 32, 100),
+    "tiny-imagenet-20": (3, 64, 20),
+    "imagenet": (3, None, 1000),
+    "digits": (1, 8, 10),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_models_fit_data_that_is_not_at_hand(name, scale):
+    spec = ALL[name].spec(scale)
+    data, model = spec.data, spec.model
+    if data.name == "teacher":
+        assert model.dim == data.dim
+    elif data.name == "text":
+        assert model.context == data.context
+        assert model.vocab_size == {"gpt2": 50257, "bytes": 257}[data.tokenizer]  # bytes and the end of a text
+    else:
+        channels, size, classes = SHAPES[data.path or data.name]
+        assert (model.num_channels, model.image_size) == (channels, size or data.image_size)
+        assert model.num_classes == classes
+
+
+def test_the_page_names_every_experiment_and_shows_the_run_it_says():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for name in ALL:
+        family, _, factor = name.rpartition("-")
+        assert f"`{name}`" in page or (f"`{family}-" in page and f"`-{factor}`" in page), name
+    assert f"vit-digits/{spec_hash(ALL['vit-digits'].small)}, seed 0" in page

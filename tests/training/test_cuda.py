@@ -8,6 +8,7 @@ import torch
 from tests.tracking.models import in_order
 from tests.training.tasks import RECIPE, BreaksAt, Interrupted, tiny_data, tiny_model
 
+from rankrise.data import DataConfig, load_dataset
 from rankrise.store import find_checkpoint, load_run
 from rankrise.training import train
 from rankrise.training._optimiser import build_optimiser
@@ -27,13 +28,14 @@ def train_on_gpu(out, config=RECIPE, *, data=None, **options):
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_steps_do_not_wait(precision, compile):
     config = dataclasses.replace(RECIPE, precision=precision, clip_norm=1.0)
-    model, data = tiny_model().cuda(), tiny_data(augment=("crop",)).to("cuda")
+    model = tiny_model().cuda()
+    data = load_dataset(DataConfig("digits", num_train=320, augment=("crop",)), root=None).to("cuda")
     optimiser = build_optimiser(model, config, CUDA)
     parts = {"task": "classify", "device": CUDA, "processes": Processes(), "compile": compile}
     step = build_step(model, optimiser, config, **parts)
     readback, totals = Readback(CUDA, 16), torch.zeros(2, dtype=torch.float64, device="cuda")
     first = data.train_batches(batch_size=16, seed=0, epoch=0)
-    for _ in range(3):  # compile, and make the optimiser's state
+    for _ in range(8):  # compile, make the optimiser's state, record graphs
         step(next(first), 1e-3)
     torch.cuda.set_sync_debug_mode("error")
     try:

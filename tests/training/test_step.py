@@ -15,10 +15,10 @@ from rankrise.training._step import build_step
 CPU = torch.device("cpu")
 
 
-def run_steps(config, num=3, *, model=None, optimiser=None):
+def run_steps(config, num=3, *, model=None, optimiser=None, compile=False):
     model = tiny_model() if model is None else model
     optimiser = build_optimiser(model, config, CPU) if optimiser is None else optimiser
-    step = build_step(model, optimiser, config, task="classify", device=CPU, processes=Processes(), compile=False)
+    step = build_step(model, optimiser, config, task="classify", device=CPU, processes=Processes(), compile=compile)
     batches = tiny_data().train_batches(batch_size=16, seed=0, epoch=0)
     return model, optimiser, [step(next(batches), 1e-3 * (n + 1)) for n in range(num)]
 
@@ -89,6 +89,20 @@ def test_optimiser_state_round_trip(kind):
     run_steps(config, 2, model=twin, optimiser=twins)
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_compiled_once_for_all_rates_and_models_of_one_shape(monkeypatch):
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compile(f, backend="eager", **options))
+    torch._dynamo.reset()
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for seed in range(3):
+        compiled, plain = tiny_model(seed), tiny_model(seed)
+        metrics = run_steps(RECIPE, model=compiled, compile=True)[2]
+        expected = run_steps(RECIPE, model=plain)[2]
+        torch.testing.assert_close(torch.stack(metrics), torch.stack(expected))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+    torch._dynamo.reset()
 
 
 def test_state_of_another_model_is_refused():

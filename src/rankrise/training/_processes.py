@@ -71,7 +71,7 @@ def joined(device: torch.device) -> Iterator[Processes]:
     if is_ours:
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        _initialise("nccl" if device.type == "cuda" else "gloo")
     control = dist.new_group(backend="gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size(), control)
@@ -80,11 +80,33 @@ def joined(device: torch.device) -> Iterator[Processes]:
             dist.destroy_process_group()
 
 
+def _initialise(backend: str) -> None:
+    """Meet the others under a name that this start of them has for itself.
+
+    On one host, `torchrun` keeps one store over all restarts (torch 2.13): a process that reads there the address of a
+    dead one before the living has written its own waits half an hour. Over several hosts the count of restarts is not
+    the same on all, so it is left as it is.
+    """
+    store, rank, world_size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+
+
 def choose_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for; else the GPU of this process, or the CPU."""
+    """The device asked for; else the GPU of this process, or the CPU.
+
+    Raises:
+        ValueError: There is no such device.
+    """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"`device` must be like 'cpu', 'cuda', 'cuda:1' or 'mps'; got {device!r}.") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"`device` must be here; got {str(device)!r}, and PyTorch finds no GPU. Use 'cpu'.")
     if chosen.type == "cuda" and chosen.index is None:
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
     return chosen

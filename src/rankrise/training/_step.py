@@ -48,7 +48,7 @@ def build_step(
     # One graph replay instead of some 300 launches; not with gradients that add up outside of the graph.
     is_graphed = compile and device.type == "cuda" and config.accumulate == 1 and processes.world_size == 1
     mode = "reduce-overhead" if is_graphed else None
-    run_forward = torch.compile(forward, mode=mode) if compile else forward
+    run_forward = torch.compile(forward, mode=mode, dynamic=False) if compile else forward
 
     def step(batch: "Batch", rate: float) -> Tensor:
         with matmul_precision(config.precision, device):
