@@ -74,11 +74,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOME[name]), name)
         globals()[name] = value
         return value
-    import difflib
+    from rankrise._choices import did_you_mean
 
-    close = difflib.get_close_matches(name, __all__, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise AttributeError(f"module 'rankrise' has no attribute {name!r}.{hint}")
+    raise AttributeError(f"module 'rankrise' has no attribute {name!r}. {did_you_mean(name, __all__)}".rstrip())
 
 
 def __dir__() -> list[str]:

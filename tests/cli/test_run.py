@@ -44,7 +44,7 @@ def test_result_on_stdout_and_the_rest_on_stderr(rankrise, tmp_path):
     assert lines[2].split() == ["circuit", "layer", "1", "layer", "2"]
     assert [line.split()[0] for line in lines[3:]] == ["kq", "vo"]
     errors = done.stderr.splitlines()
-    assert errors[0] == f"{NAME}/{HASH}: begun in runs/{NAME}/{HASH}"
+    assert errors[0] == f"{NAME}/{HASH}: new, in runs/{NAME}/{HASH}"
     assert errors[-1] == f"wrote runs/{NAME}/{HASH}"
     assert load_run(tmp_path / "runs" / NAME / HASH).num_rows
 
@@ -90,8 +90,23 @@ def test_dry_run_says_what_is_done_what_would_run_and_what_is_missing(rankrise, 
     assert (record["state"], record["would be"]) == ("new", "refused")
     assert "cifar-10-batches-py" in record["problem"]
     assert record["problem"] in rankrise("run", NAME, "--dry-run").stdout
-    assert missing.returncode == 0
+    assert (plan.returncode, missing.returncode) == (0, 1)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_scale_that_chooses_nothing_is_said(rankrise, tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps(ex.to_json(ex.experiments()[NAME].smoke)))
+    done = rankrise("run", "--spec", "mine.json", "--scale", "paper", "--dry-run")
+    assert "rankrise: warning: `--scale` is ignored" in done.stderr
+    assert "ignored" not in rankrise("run", "--spec", "mine.json", "--dry-run").stderr
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence_with_its_cause(rankrise):
+    done = rankrise("run", NAME, "--scale", "smoke", "--out", "/proc/x", "--device", "cpu")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 2
+    assert "Opening the run directory /proc/x" in done.stderr.splitlines()[1]
+    assert "No such file or directory" in done.stderr.splitlines()[1]
 
 
 def test_a_failing_run_does_not_stop_the_others(rankrise):
@@ -173,7 +188,7 @@ def test_a_signal_ends_it_with_a_sentence_and_the_same_command_goes_on(tmp_path,
     assert out.startswith(NAME)
     again = subprocess.run([*command, "--device", "cpu"], cwd=tmp_path, text=True, capture_output=True)
     assert again.returncode == 0
-    assert f"(1 of 2): resumed in runs/{NAME}/" in again.stderr
+    assert f"(1 of 2): unfinished, in runs/{NAME}/" in again.stderr
     assert "step 240," in again.stdout
 
 

@@ -147,7 +147,7 @@ GOOD = cifar_record(4)
         (GOOD | {b"labels": [1, 2, 3]}, r"`labels` in .*test_batch must be a list of 4 integers; got 3 entries"),
         (GOOD | {b"labels": [1, 2, 3, 4.0]}, "must be a list of 4 integers"),
         (GOOD | {b"labels": [1, 2, 3, True]}, "must be a list of 4 integers"),
-        (GOOD | {b"labels": None}, "must be a list of 4 integers; got NoneType"),
+        (GOOD | {b"labels": None}, "must be a list of 4 integers; got none. Get the official file"),
         (GOOD | {b"labels": [1, 2, 3, 10]}, r"`labels` in .*test_batch must be from 0 to 9; got 10"),
         (GOOD | {b"labels": [1, 2, -1, 3]}, "must be from 0 to 9; got -1"),
     ],

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankrise.data import Batch, DataConfig, Dataset, load_dataset
+from rankrise.data import Batch, DataConfig, Dataset, from_tensors, load_dataset
 
 CONFIGS = {
     "digits": DataConfig("digits", augment=("flip", "crop"), num_train=40, num_test=21),
@@ -121,3 +121,26 @@ def test_arguments_are_checked_before_the_first_batch(batch_size, start):
         return
     with pytest.raises(ValueError, match="must be at"):
         DATASETS["teacher"].train_batches(batch_size=batch_size, seed=0, epoch=0, start=start)
+
+
+@pytest.mark.parametrize("name", sorted(DATASETS))
+def test_fingerprint_is_of_the_data_alone(name):
+    first = DATASETS[name].fingerprint()
+    assert first == load_dataset(CONFIGS[name]).fingerprint()
+    assert len(first) == 12  # three moments of inputs and targets of both splits
+
+
+def test_fingerprints_differ_with_the_data():
+    labels = torch.arange(40) % 4
+    inputs = torch.arange(120.0).reshape(40, 3)
+    swapped = inputs.flip(1)  # the same moments but for the order
+    data = [
+        from_tensors(train, test, task="classify")
+        for train, test in [
+            ((inputs, labels), (inputs, labels)),
+            ((swapped, labels), (inputs, labels)),
+            ((inputs, labels), (swapped, labels)),
+            ((inputs, labels.flip(0)), (inputs, labels)),
+        ]
+    ]
+    assert len({d.fingerprint() for d in data}) == 4

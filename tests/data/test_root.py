@@ -33,6 +33,20 @@ def test_missing_data_is_explained(tmp_path, name, layout, source):
         assert part in message
 
 
+@pytest.mark.parametrize(
+    ("config", "end"),
+    [
+        (DataConfig("text"), "the folder that holds 'wikitext-2'"),
+        (DataConfig("text", path="wikitext-103"), "the folder that holds 'wikitext-103'"),
+        (DataConfig("image_folder", path="imagenet"), "the folder that holds 'imagenet'"),
+        (DataConfig("image_folder"), "the folder with train and val"),
+    ],
+)
+def test_what_the_data_folder_must_hold_is_what_was_asked_for(tmp_path, config, end):
+    with pytest.raises(FileNotFoundError, match=rf"RANKRISE_DATA=DIR, {end}\.$"):
+        load_dataset(config, root=tmp_path)
+
+
 def test_with_a_path_only_that_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"must be in {tmp_path}/mine, which must hold"):
         load_dataset(DataConfig("cifar10", path="mine"), root=tmp_path)

@@ -65,7 +65,7 @@ def test_spec_of_a_run_brings_its_name(tmp_path):
         ('{"kind": "tracker"}', "A spec must be a JSON object; got NoneType"),
         ('{"experiment": "x"}', "A spec must be a JSON object; got NoneType"),
         (" " * 2_000_000, "at most 1000000 bytes"),
-        ("\udcff", "utf-8"),
+        ("\udcff", r"a spec must be UTF-8 text; byte 0 is not\. Is it a spec\?"),
     ],
 )
 def test_a_file_that_is_no_spec(tmp_path, content, message):
@@ -81,3 +81,5 @@ def test_no_file(tmp_path):
         read_spec(tmp_path / "none.json")
     with pytest.raises(FileNotFoundError, match=r"spec\.json is not there"):
         read_spec(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"/dev/null is no plain file"):
+        read_spec("/dev/null")

@@ -97,7 +97,10 @@ def test_toy_is_plain_gradient_descent():
 def test_other_epochs_keep_the_warm_up_where_it_fits():
     spec = ALL["vit-cifar10"].paper
     assert vary(spec, epochs=60).training == replace(spec.training, epochs=60)
-    assert vary(spec, epochs=15).training.warmup_epochs == pytest.approx(0.45)
+    warmups = [vary(spec, epochs=n).training.warmup_epochs for n in range(1, 61)]
+    assert warmups == [min(15, n / 2) for n in range(1, 61)]  # no jump anywhere
+    long = replace(spec, training=replace(spec.training, epochs=4, warmup_epochs=3))
+    assert vary(long, epochs=4) == long
     assert vary(spec, seed=3) == replace(spec, seed=3)
     assert vary(spec) == spec
 

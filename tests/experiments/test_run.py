@@ -11,6 +11,7 @@ from rankrise.data import DataConfig
 from rankrise.experiments import (
     NamedSpec,
     TrainingSpec,
+    _kinds,
     execute_run,
     experiments,
     plan_run,
@@ -100,12 +101,28 @@ def test_spec_json_alone_repeats_a_run(tmp_path):
     assert all((w == load_initial(first.folder)[name]).all() for name, w in load_initial(again.folder).items())
 
 
-def test_the_seed_reaches_data_weights_and_order(tmp_path):
-    one, two = (run_experiment(SMOKE, seed=seed, out=tmp_path, device="cpu") for seed in (1, 2))
-    weights = [load_initial(run.folder)["blocks.0.attn.qkv.weight"] for run in (one, two)]
-    assert not (weights[0] == weights[1]).all()
-    assert one.summary.scalars["test_loss"] != two.summary.scalars["test_loss"]
-    assert load_spec(one.folder)["config"]["spec"]["seed"] == 1
+def test_the_seed_reaches_data_weights_and_order(tmp_path, monkeypatch):
+    """Each by itself: what the three are called with."""
+    seeds = {}
+    load, build, fit = _kinds.load_dataset, _kinds.build_model, _kinds.train
+
+    def load_dataset(config, **options):
+        seeds["data"] = config.seed
+        return load(config, **options)
+
+    def build_model(config, *, seed=0):
+        seeds["weights"] = seed
+        return build(config, seed=seed)
+
+    def train(model, dataset, config, **options):
+        seeds["order"] = config.seed
+        return fit(model, dataset, config, **options)
+
+    for spy in (load_dataset, build_model, train):
+        monkeypatch.setattr(_kinds, spy.__name__, spy)
+    done = run_experiment(SMOKE, seed=3, out=tmp_path, device="cpu")
+    assert seeds == {"data": 3, "weights": 3, "order": 3}
+    assert load_spec(done.folder)["config"]["spec"]["seed"] == 3
 
 
 def test_the_run_of_another_spec_is_refused(tmp_path):

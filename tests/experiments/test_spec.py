@@ -136,7 +136,7 @@ def changed(path, value):
         ("model.kind", ["vit"], "model.kind must be a known kind; got ['vit']"),
         ("model.num_heds", 4, "model must have known fields only; got 'num_heds'. Did you mean 'num_heads'?"),
         ("model.num_heads", "4", "model.num_heads must be a whole number; got '4'"),
-        ("model.num_heads", 0, "model: `num_heads` must be a positive integer; got 0"),
+        ("model.num_heads", 0, "model: `num_heads` must be at least 1; got 0"),
         ("data.name", "cifar", "data: `name` must be one of"),
         ("data", [], "data must be a JSON object; got list"),
         ("training.optimiser", "adma", "training.optimiser must be one of 'adam', 'adamw', 'sgd'; got 'adma'. Did you"),

@@ -81,3 +81,9 @@ def test_scale_of_one_changes_nothing():
 
 def test_the_kernel_is_not_for_the_cpu():
     assert not is_short(torch.zeros(1, 65, 3, 2, 64, dtype=torch.bfloat16))
+
+
+def test_first_token_in_double_precision_is_exact_to_it():
+    attention = Attention(16, 2, 8, qkv_bias=True, is_causal=False).double()
+    x = torch.randn(3, 5, 16, dtype=torch.float64)
+    torch.testing.assert_close(attention.first_token(x), attention(x)[:, :1], rtol=1e-13, atol=1e-14)

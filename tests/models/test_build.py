@@ -23,3 +23,8 @@ def test_the_seed_decides_and_the_global_state_stays(config):
 def test_what_is_no_configuration_is_refused():
     with pytest.raises(ValueError, match="`config` must be one of ViTConfig, GPTConfig, ToyHeadConfig; got dict"):
         build_model({"width": 3})
+
+
+def test_what_does_not_fit_in_memory_is_refused():
+    with pytest.raises(ValueError, match=r"The model must fit in memory; it does not \(.*\)\. Choose smaller sizes"):
+        build_model(ViTConfig(width=10**12))

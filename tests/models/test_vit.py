@@ -101,9 +101,9 @@ def test_initial_law_is_pytorchs_default():
     ("change", "message"),
     [
         ({"patch_size": 3}, "`patch_size` must divide `image_size`; got 3 and 8"),
-        ({"num_layers": 0}, "`num_layers` must be a positive integer; got 0"),
-        ({"width": 8.0}, "`width` must be a positive integer; got 8.0"),
-        ({"num_heads": True}, "`num_heads` must be a positive integer; got True"),
+        ({"num_layers": 0}, "`num_layers` must be at least 1; got 0"),
+        ({"width": 8.0}, "`width` must be a whole number; got 8.0"),
+        ({"num_heads": True}, "`num_heads` must be a whole number; got True"),
         ({"activation": "swish"}, "`activation` must be 'gelu' or 'relu'; got 'swish'"),
         ({"init_scale": 0.0}, "`init_scale` must be a positive number; got 0.0"),
         ({"init_scale": float("nan")}, "`init_scale` must be a positive number; got nan"),

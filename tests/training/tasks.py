@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from rankrise.data import DataConfig, load_dataset
+from rankrise.data import DataConfig, Dataset, load_dataset
 from rankrise.training import TrainingConfig, train
 
 
@@ -46,17 +46,30 @@ class Interrupted(Exception):
     """Raised in the middle of training by `BreaksAt`."""
 
 
-class BreaksAt:
-    """Data whose batch number `n` (of this process) is never given: training dies there, as by a crash."""
+class Wrapped(Dataset):
+    """Data with the same batches, to change how they come."""
 
-    def __init__(self, data, n):
-        self._data, self._left = data, n
-
-    def __getattr__(self, name):
-        return getattr(self._data, name)
+    def __init__(self, data):
+        self._data = data
+        for name in ("task", "num_train", "num_test", "input_shape", "num_classes"):
+            setattr(self, name, getattr(data, name))
 
     def to(self, device):
         return self
+
+    def _train(self, *arguments):
+        return self._data._train(*arguments)
+
+    def _test(self, spans):
+        return self._data._test(spans)
+
+
+class BreaksAt(Wrapped):
+    """Data whose batch number `n` (of this process) is never given: training dies there, as by a crash."""
+
+    def __init__(self, data, n):
+        super().__init__(data)
+        self._left = n
 
     def train_batches(self, **options):
         for batch in self._data.train_batches(**options):

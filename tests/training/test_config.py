@@ -16,11 +16,13 @@ def test_goes_through_json():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, r"`epochs` must be an integer of at least 1; got 0"),
-        ({"epochs": 2.0}, r"`epochs` must be an integer of at least 1; got 2.0"),
-        ({"epochs": True}, r"`epochs` must be an integer of at least 1; got True"),
-        ({"batch_size": "8"}, r"`batch_size` must be an integer of at least 1; got '8'"),
-        ({"seed": -1}, r"`seed` must be an integer of at least 0; got -1"),
+        ({"epochs": 0}, r"`epochs` must be at least 1; got 0"),
+        ({"epochs": 2.0}, r"`epochs` must be a whole number; got 2.0"),
+        ({"epochs": True}, r"`epochs` must be a whole number; got True"),
+        ({"batch_size": "8"}, r"`batch_size` must be a whole number; got '8'"),
+        ({"seed": -1}, r"`seed` must be at least 0; got -1"),
+        ({"epochs": 10**40}, r"`epochs` must be at most 1000000000; got 1000000"),
+        ({"num_spectra": 10**12}, r"`num_spectra` must be at most 100000; got 1000000000000"),
         ({"learning_rate": -1.0}, r"`learning_rate` must be a number of at least 0; got -1.0"),
         ({"learning_rate": float("nan")}, r"`learning_rate` must be a number of at least 0; got nan"),
         ({"learning_rate": float("inf")}, r"`learning_rate` must be a number of at least 0; got inf"),

@@ -180,11 +180,16 @@ def test_run_that_cannot_be_sealed_is_an_error(tmp_path, whole, monkeypatch):
     assert_same_outcome(outcome(tmp_path), whole)
 
 
-@pytest.mark.filterwarnings("ignore:Opening the run directory:rankrise.tracking.TrackingWarning")
-@pytest.mark.parametrize("action", ["full", "readonly"])
-def test_run_that_cannot_be_begun_is_an_error(tmp_path, monkeypatch, action):
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        ("full", r"the disk is full\. Make room\.$"),
+        ("readonly", r"the folder cannot be written \(Read-only file system\)\. Choose another `out`\.$"),
+    ],
+)
+def test_run_that_cannot_be_begun_is_one_error_with_its_cause(tmp_path, monkeypatch, action, why):
     monkeypatch.setenv(VARIABLE, f"initial.write:{action}")
-    with pytest.raises(OSError, match=r"could not be written\. Make room, or choose another folder"):
+    with pytest.raises(OSError, match=rf"^Opening the run directory .* failed: {why}"):
         train_tiny(tmp_path / "run")
     monkeypatch.delenv(VARIABLE)
     assert train_tiny(tmp_path / "run").status == "finished"  # nobody holds it

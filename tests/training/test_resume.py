@@ -1,6 +1,7 @@
 """A run that was cut off and resumed equals one that was not, bit for bit."""
 
 import dataclasses
+import signal
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from tests.training.tasks import (
     train_tiny,
 )
 
-from rankrise.data import DataConfig, load_dataset
-from rankrise.store import checkpoint_steps, is_sealed, load_run
-from rankrise.training import TrainingConfig, TrainingWarning, train
+from rankrise.data import DataConfig, from_tensors, load_dataset
+from rankrise.store import Run, checkpoint_steps, is_sealed, load_run
+from rankrise.training import TrainingConfig, TrainingWarning, _checkpointer, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is started over.*:rankrise.tracking.TrackingWarning")
 
@@ -115,6 +116,74 @@ def test_other_model_is_refused(tmp_path):
         train_tiny(tmp_path, model=model)
 
 
+def test_other_data_is_refused(tmp_path):
+    with pytest.raises(Interrupted):
+        train_tiny(tmp_path, data=BreaksAt(tiny_data(), 5), checkpoint_every=4)
+    data = {
+        "train": (torch.zeros(80, 1, 8, 8), torch.arange(80) % 10),
+        "test": (torch.zeros(50, 1, 8, 8), torch.arange(50) % 10),
+    }
+    for other, what in (
+        (tiny_data(seed=1), "its samples are others"),
+        (tiny_data(augment=("crop",)), "its samples are others"),
+        (from_tensors(**data, task="classify"), "its samples are others"),
+        (
+            load_dataset(DataConfig("digits", num_train=96, num_test=40), root=None),
+            "`num_train` was 80 and is 96; `num_test` was 50 and is 40",
+        ),
+    ):
+        with pytest.raises(ValueError, match=rf"must have the data it began with; {what}\. Restore the data"):
+            train_tiny(tmp_path, data=other)
+    assert train_tiny(tmp_path).status == "finished"
+
+
+def test_rounding_of_another_machine_is_the_same_data(tmp_path, monkeypatch):
+    with pytest.raises(Interrupted):
+        train_tiny(tmp_path, data=BreaksAt(tiny_data(), 5), checkpoint_every=4)
+    data = tiny_data()
+    numbers = data.fingerprint()
+    monkeypatch.setattr(data, "fingerprint", lambda: tuple(x * (1 + 1e-7) for x in numbers))
+    assert train_tiny(tmp_path, data=data).status == "finished"
+
+
+def test_stopped_twice_keeps_the_scores(tmp_path):
+    class Signals(BreaksAt):
+        def train_batches(self, **options):
+            for batch in self._data.train_batches(**options):
+                self._left -= 1
+                if self._left == 0:
+                    signal.raise_signal(signal.SIGTERM)
+                yield batch
+
+    first = train_tiny(tmp_path, data=Signals(tiny_data(), 6))
+    again = train_tiny(tmp_path, data=Signals(tiny_data(), 1))
+    assert (first.status, first.step, again.status, again.step) == ("stopped", 6, "stopped", 7)
+    assert first.test_loss is not None
+    assert dataclasses.replace(again, step=6, message=first.message) == first
+
+
+def test_rows_are_on_the_disk_before_a_checkpoint(tmp_path, monkeypatch):
+    done = []
+    sync, save = Run.sync, _checkpointer.save_checkpoint
+    monkeypatch.setattr(Run, "sync", lambda run: (done.append("sync"), sync(run))[1])
+    monkeypatch.setattr(
+        _checkpointer, "save_checkpoint", lambda folder, state: (done.append(state.step), save(folder, state))[1]
+    )
+    train_tiny(tmp_path, dataclasses.replace(RECIPE, num_spectra=0), checkpoint_every=4)
+    assert done == ["sync", 4, "sync", 8, "sync", 12, "sync", 15]
+
+
+def test_seed_of_the_recipe_reaches_the_order(tmp_path):
+    class Noted(BreaksAt):
+        def train_batches(self, **options):
+            seeds.append((options["seed"], options["epoch"]))
+            return self._data.train_batches(**options)
+
+    seeds = []
+    train_tiny(tmp_path, dataclasses.replace(RECIPE, seed=7), data=Noted(tiny_data(), None))
+    assert seeds == [(7, 0), (7, 1), (7, 2)]
+
+
 def test_other_conditions_are_said(tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
         train_tiny(tmp_path, data=BreaksAt(tiny_data(), 5), checkpoint_every=4)
@@ -143,7 +212,7 @@ def test_what_is_recorded(tmp_path):
     for row in table.to_pylist():
         rows.setdefault(row["quantity"], set()).add(row["step"])
     assert rows["loss"] == set(range(1, 16))
-    assert rows["learning_rate"] == set(range(2, 16, 2))
+    assert rows["learning_rate"] == {*range(2, 16, 2), 15}  # whenever ranks are measured, but for step 0
     assert rows["train_loss"] == rows["train_accuracy"] == {5, 10, 15}
     assert rows["test_loss"] == rows["test_accuracy"] == {10, 15}
     assert rows["stable_rank"] == {*range(0, 16, 2), 15}

@@ -29,8 +29,9 @@ def run(
         list[str] | None, typer.Argument(metavar="NAME", help="Experiments; `rankrise list` shows them.")
     ] = None,
     scale: Annotated[
-        Scale, typer.Option(help="smoke: seconds; small: a CPU, under an hour; paper: a GPU.")
-    ] = Scale.small,
+        Scale | None,
+        typer.Option(help="smoke: seconds; small: a CPU, under an hour; paper: a GPU. [default: small]"),
+    ] = None,
     spec: Annotated[
         list[Path] | None, typer.Option(help="A spec of your own, or a run's spec.json; repeatable.")
     ] = None,
@@ -56,9 +57,15 @@ def run(
     seeds = _seeds(seed or [])
     if not names and not spec:
         raise typer.BadParameter("Name an experiment, or pass --spec: `rankrise list` shows the names.")
-    plans = _plan(names or [], spec or [], seeds, scale=scale.value, epochs=epochs, data=data, out=out)
+    if scale is not None and not names:
+        message = "`--scale` is ignored: it chooses among the specs of a named experiment, and `--spec` is one already."
+        typer.echo(f"rankrise: warning: {message}", err=True)
+    size = (scale or Scale.small).value
+    plans = _plan(names or [], spec or [], seeds, scale=size, epochs=epochs, data=data, out=out)
     if dry_run:
         _print_plans(plans, as_json)
+        if any(plan.problem for plan in plans):
+            raise typer.Exit(1)
         return
     from rankrise.experiments import joined_processes
 

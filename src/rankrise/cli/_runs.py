@@ -79,7 +79,7 @@ def describe(report: "RunReport") -> str:
 def _intention(plan: "PlannedRun") -> str:
     if plan.state == "done":
         return f"done before, in {plan.folder}; skipped"
-    return f"{'resumed' if plan.state == 'unfinished' else 'begun'} in {plan.folder}"
+    return f"{'unfinished' if plan.state == 'unfinished' else 'new'}, in {plan.folder}"
 
 
 @contextlib.contextmanager

@@ -6,4 +6,5 @@ from rankrise.data._dataset import Dataset as Dataset
 from rankrise.data._find import find_dataset as find_dataset
 from rankrise.data._load import load_dataset as load_dataset
 from rankrise.data._order import epoch_order as epoch_order
+from rankrise.data._tensors import from_tensors as from_tensors
 from rankrise.data._warning import DataWarning as DataWarning

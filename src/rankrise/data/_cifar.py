@@ -70,8 +70,7 @@ def cifar(config: DataConfig, root: Path | str | None) -> Images:
     """
     layout = LAYOUTS[config.name]
     files = layout.train | layout.test
-    folder = find_folder(config, root, *(pattern for name in files for pattern in (name, f"{name}.xz")))
-    paths = [_find(config.name, folder, name) for name in files]
+    paths = find_files(config, root)
     with ThreadPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:  # decompression lets go of the interpreter
         parts = list(pool.map(lambda path, md5: _read(path, md5, layout), paths, files.values()))
     for path, part in zip(paths, parts, strict=True):
@@ -90,11 +89,23 @@ def cifar(config: DataConfig, root: Path | str | None) -> Images:
     )
 
 
-def _find(name: str, folder: Path, file: str) -> Path:
+def find_files(config: DataConfig, root: Path | str | None) -> list[Path]:
+    """The files of the set, training first, each plain or compressed.
+
+    Raises:
+        FileNotFoundError: The folder or one of them is missing.
+    """
+    layout = LAYOUTS[config.name]
+    names = (*layout.train, *layout.test)
+    folder = find_folder(config, root, *(pattern for name in names for pattern in (name, f"{name}.xz")))
+    return [_find(config, folder, name) for name in names]
+
+
+def _find(config: DataConfig, folder: Path, file: str) -> Path:
     for path in (folder / file, folder / f"{file}.xz"):
         if path.is_file():
             return path
-    raise FileNotFoundError(f"{file} is missing. {missing(name, folder)}")
+    raise FileNotFoundError(f"{file} is missing. {missing(config, folder)}")
 
 
 @dataclass(frozen=True)
@@ -150,8 +161,16 @@ def _images(data: Any, path: Path) -> Tensor:
 def _labels(labels: Any, num: int, path: Path, layout: _Layout) -> Tensor:
     whole = isinstance(labels, list) and all(type(label) is int for label in labels)
     if not whole or len(labels) != num:
-        got = f"{len(labels)} entries" if isinstance(labels, list) else type(labels).__name__
-        raise ValueError(f"`{layout.labels}` in {path} must be a list of {num} integers; got {got}.")
+        got = (
+            f"{len(labels)} entries"
+            if isinstance(labels, list)
+            else "none"
+            if labels is None
+            else type(labels).__name__
+        )
+        raise ValueError(
+            f"`{layout.labels}` in {path} must be a list of {num} integers; got {got}. Get the official file."
+        )
     outside = [label for label in labels if not 0 <= label < layout.num_classes]
     if outside:
         rule = f"must be from 0 to {layout.num_classes - 1}"

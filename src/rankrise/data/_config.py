@@ -1,12 +1,11 @@
 """Which data: a value of JSON's types, checked when it is made."""
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath, PureWindowsPath
 
+from rankrise._choices import check_choice
+from rankrise._integers import as_count
 from rankrise.data._augment import AUGMENTATIONS
-from rankrise.data._integers import as_count
 from rankrise.data._names import FIXED_SIZE, SETTINGS, TOKENIZERS
 
 
@@ -61,7 +60,7 @@ class DataConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _choice("name", self.name, SETTINGS)
+        check_choice("name", self.name, sorted(SETTINGS))
         if isinstance(self.augment, list):  # as JSON gives it
             object.__setattr__(self, "augment", tuple(self.augment))
         self._check_types()
@@ -81,13 +80,13 @@ class DataConfig:
         if not isinstance(self.augment, tuple):
             raise ValueError(f"`augment` must be a tuple of names such as ('flip', 'crop'); got {self.augment!r}.")
         for i, augmentation in enumerate(self.augment):
-            _choice("augment", augmentation, AUGMENTATIONS)
+            check_choice("augment", augmentation, sorted(AUGMENTATIONS))
             if augmentation in self.augment[:i]:
                 raise ValueError(f"`augment` must name each augmentation once; got {self.augment!r}.")
         if type(self.random_labels) is not bool:
             raise ValueError(f"`random_labels` must be true or false; got {self.random_labels!r}.")
         if self.tokenizer is not None:
-            _choice("tokenizer", self.tokenizer, TOKENIZERS)
+            check_choice("tokenizer", self.tokenizer, sorted(TOKENIZERS))
         for name, least in _COUNTS.items():
             if name == "seed" or getattr(self, name) is not None:
                 object.__setattr__(self, name, as_count(getattr(self, name), name, least=least))
@@ -104,16 +103,6 @@ _COUNTS = {
     "dim": 1,
     "seed": 0,
 }
-
-
-def _choice(setting: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse what is not among the choices, with the nearest one."""
-    names = sorted(choices)
-    if value in names:
-        return
-    close = difflib.get_close_matches(str(value), names, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"`{setting}` must be one of {', '.join(names)}; got {value!r}.{hint}")
 
 
 def _check_path(path: object) -> None:

@@ -11,6 +11,7 @@ from rankrise.data._subset import select
 from rankrise.theory import attention_head, teacher_task
 
 _TEST_DIGITS = 360  # a fifth of 1,797
+NO_DIGITS = "The digits come with scikit-learn, which is not installed: pip install rankrise[demo]."
 
 
 def digits(config: DataConfig) -> Images:
@@ -22,9 +23,7 @@ def digits(config: DataConfig) -> Images:
     try:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "The digits come with scikit-learn, which is not installed: pip install rankrise[demo]."
-        ) from error
+        raise ModuleNotFoundError(NO_DIGITS) from error
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]
     labels = torch.from_numpy(bunch.target).long()

@@ -3,10 +3,13 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+from rankrise.data import _cifar as cifar
+from rankrise.data import _text as text
 from rankrise.data._cifar import LAYOUTS
 from rankrise.data._config import DataConfig
-from rankrise.data._root import data_root, find_folder
-from rankrise.data._text import PATTERNS, find_bpe
+from rankrise.data._embedded import NO_DIGITS
+from rankrise.data._folder import find_splits
+from rankrise.data._root import data_root
 
 
 def find_dataset(config: DataConfig, *, root: Path | str | None = None) -> Path | None:
@@ -27,18 +30,14 @@ def find_dataset(config: DataConfig, *, root: Path | str | None = None) -> Path 
     True
     """
     if config.name == "digits" and find_spec("sklearn") is None:
-        raise ModuleNotFoundError(
-            "The digits come with scikit-learn, which is not installed: pip install rankrise[demo]."
-        )
+        raise ModuleNotFoundError(NO_DIGITS)
     if config.name in LAYOUTS:
-        layout = LAYOUTS[config.name]
-        files = layout.train | layout.test
-        return find_folder(config, root, *(pattern for name in files for pattern in (name, f"{name}.xz")))
+        return cifar.find_files(config, root)[0].parent
     if config.name == "image_folder":
-        return find_folder(config, root, "train")
+        return find_splits(config, root)
     if config.name == "text":
-        folder = find_folder(config, root, *(pattern.format("train") for pattern in PATTERNS))
+        folder, _ = text.find_files(config, root)
         if config.tokenizer == "gpt2":
-            find_bpe(folder, data_root(root))
+            text.find_bpe(folder, data_root(root))
         return folder
     return None

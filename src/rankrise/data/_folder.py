@@ -41,7 +41,7 @@ def image_folder(config: DataConfig, root: Path | str | None, *, workers: int | 
         FileNotFoundError: A folder is missing.
         ValueError: The classes of the splits differ, one is empty, a link leads out, or an image is broken.
     """
-    folder = find_folder(config, root, "train")
+    folder = find_splits(config, root)
     size = config.image_size or _SIZE
     classes, train = _list_split(folder, "train")
     test_classes, test = _list_split(folder, "val")
@@ -74,6 +74,19 @@ def image_folder(config: DataConfig, root: Path | str | None, *, workers: int | 
     )
 
 
+def find_splits(config: DataConfig, root: Path | str | None) -> Path:
+    """The folder that holds `train` and `val`.
+
+    Raises:
+        FileNotFoundError: It, or one of them, is missing.
+    """
+    folder = find_folder(config, root, "train")
+    for split in ("train", "val"):
+        if not (folder / split).is_dir():
+            raise FileNotFoundError(f"{split} is missing in {folder}. {missing(config, folder)}")
+    return folder
+
+
 def _differences(train: list[str], test: list[str]) -> list[tuple[set[str], set[str], str]]:
     sides = [(set(train), set(test), "train"), (set(test), set(train), "val")]
     return [(a, b, split) for a, b, split in sides if a - b]
@@ -94,8 +107,6 @@ def _decode_all(files: Files, size: int) -> Tensor:
 def _list_split(folder: Path, split: str) -> tuple[list[str], Files]:
     """Classes by name and the files of each, both sorted."""
     place = folder / split
-    if not place.is_dir():
-        raise FileNotFoundError(f"{split} is missing in {folder}. {missing('image_folder', folder)}")
     base = os.path.realpath(folder)
     classes = sorted(entry.name for entry in _entries(place) if _is_dir(entry, base))
     if not classes:

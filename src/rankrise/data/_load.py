@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from rankrise._integers import as_count
 from rankrise.data._cifar import cifar
 from rankrise.data._config import DataConfig
 from rankrise.data._dataset import Dataset
 from rankrise.data._embedded import digits, teacher
 from rankrise.data._folder import image_folder
-from rankrise.data._integers import as_count
 from rankrise.data._synthetic import synthetic_images, synthetic_text
 from rankrise.data._text import text
 

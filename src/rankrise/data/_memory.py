@@ -11,18 +11,23 @@ import torch
 from torch import Tensor
 
 from rankrise.data._augment import channel_index, draw_views, look, with_margin
-from rankrise.data._dataset import Batch, Dataset
+from rankrise.data._dataset import Batch, Dataset, Task
 from rankrise.data._normalise import Normalisation, normalise
 from rankrise.data._order import Span
 
 
 class Pairs(Dataset):
-    """Inputs and targets as float32 tensors, row by row: the teacher task."""
+    """Inputs and targets as tensors, row by row, as they are: the teacher task, and a user's own."""
 
-    task = "regress"
-    num_classes = 0
-
-    def __init__(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
+    def __init__(
+        self,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
+        *,
+        task: Task = "regress",
+        num_classes: int = 0,
+    ) -> None:
+        self.task, self.num_classes = task, num_classes
         self._train_pairs, self._test_pairs = train, test
         self.num_train, self.num_test = len(train[0]), len(test[0])
         self.input_shape = tuple(train[0].shape[1:])
@@ -30,7 +35,12 @@ class Pairs(Dataset):
     def to(self, device: torch.device | str) -> Self:
         """The same data on another device."""
         (x, y), (x_test, y_test) = self._train_pairs, self._test_pairs
-        return type(self)((x.to(device), y.to(device)), (x_test.to(device), y_test.to(device)))
+        return type(self)(
+            (x.to(device), y.to(device)),
+            (x_test.to(device), y_test.to(device)),
+            task=self.task,
+            num_classes=self.num_classes,
+        )
 
     def _train(self, order: Tensor, spans: Iterator[Span], seed: int, epoch: int) -> Iterator[Batch]:
         x, y = self._train_pairs

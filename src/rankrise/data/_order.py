@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rankrise.data._integers import as_count
+from rankrise._integers import as_count
 from rankrise.data._mix import Purpose, bits, key
 
 Span = tuple[int, int]  # positions [begin, end) in the order of an epoch

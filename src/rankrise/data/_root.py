@@ -39,25 +39,29 @@ def data_root(root: Path | str | None) -> Path:
 def find_folder(config: DataConfig, root: Path | str | None, *marks: str) -> Path:
     """The folder of a data set: the one with any of the files or folders `marks` in it (a pattern each).
 
-    It is `path`, or the default of the name, below the data folder; with no `path` given, the data folder itself too.
+    It is `path`, or the default of the name, below the data folder; or the data folder itself, with no `path` given or
+    if it has the name that `path` ends in.
 
     Raises:
         FileNotFoundError: Says where it was looked for, what must be there, and how to get it.
     """
     base = data_root(root)
     default = _FOLDERS[config.name]
-    candidates = [base / config.path] if config.path is not None else [base / default, base]
+    wanted = base / (default if config.path is None else config.path)
+    candidates = [wanted, base] if config.path is None or base.absolute().name == wanted.name else [wanted]
     for folder in candidates:
         if folder.is_dir() and any(next(folder.glob(mark), None) for mark in marks):
             return folder
-    raise FileNotFoundError(missing(config.name, *dict.fromkeys(candidates)))
+    raise FileNotFoundError(missing(config, *dict.fromkeys(candidates)))
 
 
-def missing(name: str, *places: Path) -> str:
+def missing(config: DataConfig, *places: Path) -> str:
     """One message: where it was looked for, what the layout is, how to get it."""
+    name = config.name
     layout, source = _LAYOUTS[name]
+    inner = config.path or _FOLDERS[name]
     return (
         f"The data set {name!r} must be in {' or '.join(str(place.absolute()) for place in places)}, which must hold "
         f"{layout}; it is not there. {source}, or say where it is: --data DIR, or {ENVIRONMENT}=DIR, the folder "
-        f"{'that holds ' + repr(_FOLDERS[name]) if _FOLDERS[name] else 'with train and val, or with `path` in it'}."
+        f"{f'that holds {inner!r}' if inner else 'with train and val'}."
     )

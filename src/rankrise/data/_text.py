@@ -14,7 +14,7 @@ from rankrise.data._warning import DataWarning
 
 # Patterns of the training file, with what stands in its place for the held-out one, best first.
 _TRAIN, _HELD_OUT = "train", ("test", "valid", "validation", "val")
-PATTERNS = ("wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.txt", "{}.txt", "{}-*.parquet", "{}.parquet")
+_PATTERNS = ("wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.txt", "{}.txt", "{}-*.parquet", "{}.parquet")
 _BPE = ("vocab.json", "merges.txt")
 
 
@@ -25,10 +25,7 @@ def text(config: DataConfig, root: Path | str | None) -> Tokens:
         FileNotFoundError: No folder, no held-out file, or no encoding where one was asked for.
         ValueError: A file is empty, not UTF-8, too short, or has no column `text`; names it.
     """
-    folder = find_folder(config, root, *(pattern.format(_TRAIN) for pattern in PATTERNS))
-    files = _find_files(folder)
-    if files is None:
-        raise FileNotFoundError(f"There is no held-out text in {folder}. {missing('text', folder)}")
+    folder, files = find_files(config, root)
     tokenizer = _find_tokenizer(config, folder, data_root(root))
     context = config.context or 1024
     train, test = (_encode(paths, tokenizer, context) for paths in files)
@@ -40,15 +37,20 @@ def text(config: DataConfig, root: Path | str | None) -> Tokens:
     )
 
 
-def _find_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
-    """Training and held-out files of the first pattern that has both."""
-    for pattern in PATTERNS:
+def find_files(config: DataConfig, root: Path | str | None) -> tuple[Path, tuple[list[Path], list[Path]]]:
+    """The folder, and the training and held-out files of the first pattern that has both.
+
+    Raises:
+        FileNotFoundError: No folder, or no held-out file.
+    """
+    folder = find_folder(config, root, *(pattern.format(_TRAIN) for pattern in _PATTERNS))
+    for pattern in _PATTERNS:
         train = sorted(folder.glob(pattern.format(_TRAIN)))
         for name in _HELD_OUT:
             test = sorted(folder.glob(pattern.format(name)))
             if train and test:
-                return train, test
-    return None
+                return folder, (train, test)
+    raise FileNotFoundError(f"There is no held-out text in {folder}. {missing(config, folder)}")
 
 
 def find_bpe(folder: Path, root: Path) -> Path:

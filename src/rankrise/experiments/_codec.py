@@ -5,11 +5,12 @@ number and makes it a float, so that 1 and 1.0 are one value with one spelling.
 """
 
 import dataclasses
-import difflib
 import math
 import types
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from rankrise._choices import did_you_mean
 
 T = TypeVar("T")
 
@@ -75,9 +76,7 @@ def choices(name: object, known: Collection[str]) -> str:
     >>> choices("smal", ["smoke", "small"])
     "Did you mean 'small'? Known: small, smoke."
     """
-    close = difflib.get_close_matches(str(name)[:100], list(known), n=1)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(sorted(known))}."
+    return f"{did_you_mean(name, known)} Known: {', '.join(sorted(known))}.".lstrip()
 
 
 def _default(field: "dataclasses.Field[Any]") -> object:

@@ -63,7 +63,8 @@ def read_spec(path: str | os.PathLike[str]) -> NamedSpec:
     if path.is_dir():
         path = path / "spec.json"
     if not path.is_file():
-        raise FileNotFoundError(f"A spec must be a file of JSON; {path} is not there. `rankrise run NAME` makes one.")
+        what = "is no plain file" if path.exists() else "is not there"
+        raise FileNotFoundError(f"A spec must be a file of JSON; {path} {what}. `rankrise run NAME` makes one.")
     try:
         record = _parse(path)
         name = as_name(path.stem)
@@ -85,6 +86,8 @@ def _parse(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("a spec must not be nested as deeply as this file. Is it a spec?") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a spec must be UTF-8 text; byte {error.start} is not. Is it a spec?") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"a spec must be JSON; {error}. Compare with a spec.json.") from None
 

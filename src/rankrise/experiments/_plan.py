@@ -37,20 +37,19 @@ class PlannedRun:
 def vary(spec: Spec, *, seed: int | None = None, epochs: int | None = None) -> Spec:
     """The spec with another seed, or for a quick look with other epochs.
 
-    A warm-up that would not end before the run does keeps its share of the epochs instead of its length.
+    The warm-up keeps its length, but takes at most half of the new epochs (or the share it had, if that was more).
 
     >>> from rankrise.experiments import experiments
     >>> quick = vary(experiments()["vit-cifar10"].paper, epochs=10)
     >>> quick.training.epochs, quick.training.warmup_epochs
-    (10, 0.3)
+    (10, 5.0)
     """
     if seed is not None:
         spec = replace(spec, seed=seed)
     if epochs is not None and isinstance(spec, TrainingSpec):
         training = spec.training
-        warmup = training.warmup_epochs
-        if warmup >= epochs:
-            warmup = epochs * warmup / training.epochs
+        share = max(0.5, training.warmup_epochs / training.epochs)
+        warmup = min(training.warmup_epochs, share * epochs)
         spec = replace(spec, training=replace(training, epochs=epochs, warmup_epochs=warmup))
     return spec
 

@@ -50,8 +50,9 @@ class Attention(nn.Module):
         q = q.view(-1, 1, self.num_heads, self.head_dim)  # (B, 1, H, r)
         k, v = kv.view(*x.shape[:2], 2, self.num_heads, self.head_dim).unbind(2)  # (B, T, H, r)
         # Sums instead of matrix products: with one query, each reads k and v once and needs no copy of them.
-        scores = (q.float() * k.float()).sum(-1, keepdim=True) * self.head_dim**-0.5  # (B, T, H, 1)
-        heads = (scores.softmax(1) * v.float()).sum(1, keepdim=True).to(v.dtype)  # (B, 1, H, r)
+        wide = torch.promote_types(v.dtype, torch.float32)
+        scores = (q.to(wide) * k.to(wide)).sum(-1, keepdim=True) * self.head_dim**-0.5  # (B, T, H, 1)
+        heads = (scores.softmax(1) * v.to(wide)).sum(1, keepdim=True).to(v.dtype)  # (B, 1, H, r)
         out: Tensor = self.proj(heads.flatten(-2))
         return out
 

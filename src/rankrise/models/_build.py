@@ -23,7 +23,7 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> nn.Module:
         seed: Of the initial weights.
 
     Raises:
-        ValueError: `config` is no configuration of a model.
+        ValueError: `config` is no configuration of a model, or of one that does not fit in memory.
 
     >>> from rankrise.models import ViTConfig
     >>> model = build_model(ViTConfig(num_layers=1), seed=1)
@@ -35,5 +35,9 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> nn.Module:
         raise ValueError(f"`config` must be one of {names}; got {type(config).__name__}.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = _MODELS[type(config)](config)
+        try:
+            model: nn.Module = _MODELS[type(config)](config)
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"The model must fit in memory; it does not ({reason}). Choose smaller sizes.") from error
     return model

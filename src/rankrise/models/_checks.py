@@ -5,14 +5,16 @@ from typing import Any, Literal
 
 from torch import nn
 
+from rankrise._integers import as_count
+
 Activation = Literal["gelu", "relu"]
 
 
 def check_counts(config: Any, *others: str) -> None:
     """Refuse a field that is no positive integer, those named `others` excepted."""
     for name, value in vars(config).items():
-        if name not in others and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"`{name}` must be a positive integer; got {value!r}.")
+        if name not in others:
+            object.__setattr__(config, name, as_count(value, name, least=1))
 
 
 def check_activation(name: str) -> None:

@@ -11,6 +11,8 @@ from rankrise.tracking._change import ProductChange as ProductChange
 from rankrise.tracking._final import final_overlap as final_overlap
 from rankrise.tracking._probe import Probe as Probe
 from rankrise.tracking._recorder import TrackingWarning as TrackingWarning
+from rankrise.tracking._schedule import At as At
+from rankrise.tracking._schedule import Every as Every
 from rankrise.tracking._schedule import Schedule as Schedule
 from rankrise.tracking._schedule import at as at
 from rankrise.tracking._schedule import every as every

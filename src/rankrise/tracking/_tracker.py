@@ -13,9 +13,9 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from rankrise._integers import as_count
 from rankrise.heads import HeadMap, Layout, resolve
 from rankrise.tracking import _open
-from rankrise.tracking._integers import as_count
 from rankrise.tracking._measure import Measured, Plan, Reading, groups, measure
 from rankrise.tracking._probe import Probe
 from rankrise.tracking._recorder import Recorder, to_block

@@ -1,5 +1,6 @@
 """When to save, what to keep, and what to do when the disk does not take it."""
 
+import contextlib
 import time
 import warnings
 from collections.abc import Callable
@@ -70,7 +71,8 @@ class Checkpointer:
             self._before()
             save_checkpoint(self._folder, checkpoint)
             self._good.append(checkpoint.step)
-            prune_checkpoints(self._folder, keep=self._good[-_KEEP:])
+            with contextlib.suppress(OSError):  # it is saved; what is left over goes with the next one
+                prune_checkpoints(self._folder, keep=self._good[-_KEEP:])
         finally:
             now = self._clock()
             self._next = now + max(self._seconds, _REST * (now - begin))

@@ -3,9 +3,23 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from rankrise._choices import check_choice
+from rankrise._integers import as_count
+
 Optimiser = Literal["adam", "adamw", "sgd"]
 Schedule = Literal["cosine", "constant"]
 Precision = Literal["fp32", "tf32", "bf16"]
+
+_LARGE = 10**9  # so that all steps of a run are fewer than 2⁶³
+_COUNTS = {  # at least, at most
+    "epochs": (1, _LARGE),
+    "batch_size": (1, _LARGE),
+    "accumulate": (1, _LARGE),
+    "track_every": (1, _LARGE),
+    "evaluate_every": (1, _LARGE),
+    "num_spectra": (0, 100_000),
+    "seed": (0, 2**63 - 1),
+}
 
 
 @dataclass(frozen=True)
@@ -27,9 +41,9 @@ class TrainingConfig:
         accumulate: Pieces a batch is cut into, to save memory; their gradients are added up.
         clip_norm: Largest norm of the gradient.
         track_every: Steps between measurements of the ranks; step 0 and the last are measured too.
-        num_spectra: Measurements of whole spectra, over the run.
+        num_spectra: Measurements of whole spectra, over the run; at most 100,000.
         evaluate_every: Epochs between tests; the last epoch is tested too.
-        seed: Of the order of the data and of the augmentation.
+        seed: Of the order of the data, of the augmentation, and of what the model draws (dropout).
 
     Raises:
         ValueError: A value out of its range; names it.
@@ -56,14 +70,12 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "track_every", "evaluate_every"):
-            _check(name, getattr(self, name), int, least=1)
-        for name in ("num_spectra", "seed"):
-            _check(name, getattr(self, name), int, least=0)
+        for name, (least, most) in _COUNTS.items():
+            object.__setattr__(self, name, as_count(getattr(self, name), name, least=least, most=most))
         for name in ("learning_rate", "momentum", "weight_decay", "warmup_epochs"):
-            _check(name, getattr(self, name), float, least=0)
+            _check_number(name, getattr(self, name))
         for name, kinds in (("optimiser", Optimiser), ("schedule", Schedule), ("precision", Precision)):
-            _choose(name, getattr(self, name), get_args(kinds))
+            check_choice(name, getattr(self, name), get_args(kinds))
         if isinstance(self.betas, list):  # as JSON gives it
             object.__setattr__(self, "betas", tuple(self.betas))
         if not _are_betas(self.betas):
@@ -84,21 +96,9 @@ class TrainingConfig:
             raise ValueError(f"`momentum` must be 0 for {self.optimiser!r}; got {self.momentum}. Set `betas`.")
 
 
-def _check(name: str, value: object, kind: type, *, least: int) -> None:
-    is_right = _is_number(value) and (kind is float or isinstance(value, int))
-    if not is_right or not least <= value < float("inf"):  # type: ignore[operator]
-        what = "an integer" if kind is int else "a number"
-        raise ValueError(f"`{name}` must be {what} of at least {least}; got {value!r}.")
-
-
-def _choose(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value in choices:
-        return
-    import difflib
-
-    close = difflib.get_close_matches(str(value), choices, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {value!r}.{hint}")
+def _check_number(name: str, value: object) -> None:
+    if not (_is_number(value) and 0 <= value < float("inf")):  # type: ignore[operator]
+        raise ValueError(f"`{name}` must be a number of at least 0; got {value!r}.")
 
 
 def _are_betas(value: object) -> bool:

@@ -19,8 +19,8 @@ from rankrise.training._progress import Progress
 from rankrise.training._readback import Readback
 from rankrise.training._reporter import Reporter, StableRankSink
 from rankrise.training._result import Status, TrainingResult
-from rankrise.training._schedules import learning_rate
-from rankrise.training._snapshot import Progression, are_finite, current_conditions, take_snapshot
+from rankrise.training._schedules import EveryAndLast, learning_rate, spectra_steps
+from rankrise.training._snapshot import DataRecord, Progression, are_finite, current_conditions, take_snapshot
 from rankrise.training._step import build_step
 from rankrise.training._stop import StopRequest
 
@@ -43,15 +43,16 @@ class Loop:
         device: torch.device,
         compile: bool,
         spec: dict[str, Any],
+        data: DataRecord,
         processes: Processes,
         stop: StopRequest,
         checkpoint_seconds: float,
         checkpoint_every: int | None,
         progress: Progress | None,
     ) -> None:
-        """Open the run in `out`; see `train`."""
-        self._model = model.to(device)
-        self._dataset = dataset.to(device)
+        """Open the run in `out`, with model and data on the device; see `train`."""
+        self._model = model
+        self._dataset = dataset
         self._config = config
         self._out = out
         self._processes = processes
@@ -60,6 +61,9 @@ class Loop:
         self._num_steps = config.epochs * self._steps_per_epoch
         self._conditions = current_conditions(config, device, processes.world_size)
         self._optimiser = build_optimiser(self._model, config, device)
+        self._data, self._device = data, device
+        self._ranks_due = EveryAndLast(config.track_every, self._num_steps)
+        self._spectra_due = spectra_steps(config.num_spectra, self._num_steps)
         ranks = StableRankSink()
         self._tracker, progression = open_training(
             self._model,
@@ -67,7 +71,10 @@ class Loop:
             config,
             out=out,
             spec=spec,
-            num_steps=self._num_steps,
+            every=self._ranks_due,
+            spectra=self._spectra_due,
+            data=data,
+            device=device,
             sinks=[] if progress is None else [ranks],
             processes=processes,
             conditions=self._conditions,
@@ -99,9 +106,10 @@ class Loop:
         """Train to the end, or to where it must stop; seal the run if it is finished."""
         status: Status | None = None
         try:
-            if self._processes.is_main:
-                self._checkpointer.clear_leftovers()
-            status = self._finish(self._go_on())
+            with self._stop:
+                if self._processes.is_main:
+                    self._checkpointer.clear_leftovers()
+                status = self._finish(self._go_on())
         finally:
             self._tracker.close(seal=status == "finished")
         if status == "finished" and self._processes.is_main and not is_sealed(self._out):
@@ -144,7 +152,7 @@ class Loop:
         self._step += 1
         self._totals += metrics
         self._readback.add(self._step, metrics)
-        is_measured = self._step % self._config.track_every == 0
+        is_measured = self._ranks_due(self._step) or self._spectra_due(self._step)
         scalars = {"loss": metrics[0]} | ({"learning_rate": rate} if is_measured else {})
         if self._readback.diverged_at is None:
             self._tracker.step(self._step, **scalars)
@@ -186,8 +194,9 @@ class Loop:
             self._optimiser,
             Progression(self._step, (loss, correct), scores),
             config=self._config,
-            steps_per_epoch=self._steps_per_epoch,
+            data=self._data,
             conditions=self._conditions,
+            device=self._device,
         )
         if are_finite(snapshot):
             save(snapshot)

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,20 @@ import torch
 from torch import nn
 
 from rankrise.store import Checkpoint, find_checkpoint, has_run, load_checkpoint, load_spec
-from rankrise.tracking import RankTracker, Sink
+from rankrise.tracking import RankTracker, Schedule, Sink, TrackingWarning
 from rankrise.training._config import TrainingConfig
 from rankrise.training._plain import differences
 from rankrise.training._processes import Processes
+from rankrise.training._random import seed_random
 from rankrise.training._result import TrainingWarning
-from rankrise.training._schedules import EveryAndLast, spectra_steps
-from rankrise.training._snapshot import Progression, changed_conditions, refuse_other_config, restore
+from rankrise.training._snapshot import (
+    DataRecord,
+    Progression,
+    changed_conditions,
+    refuse_other_config,
+    refuse_other_data,
+    restore,
+)
 
 
 def open_training(
@@ -26,7 +33,10 @@ def open_training(
     *,
     out: Path,
     spec: Mapping[str, Any],
-    num_steps: int,
+    every: Schedule,
+    spectra: Schedule,
+    data: DataRecord,
+    device: torch.device,
     sinks: list[Sink],
     processes: Processes,
     conditions: dict[str, object],
@@ -45,22 +55,29 @@ def open_training(
         return RankTracker(
             model,
             out,
-            every=EveryAndLast(config.track_every, num_steps),
-            spectra=spectra_steps(config.num_spectra, num_steps),
+            every=every,
+            spectra=spectra,
             resume=resume,
             sinks=sinks,
             config=spec,
         )
 
+    def restored(checkpoint: Checkpoint | None) -> Progression:
+        if checkpoint is None:
+            seed_random(device, seed=config.seed, rank=processes.rank, step=0)
+            return Progression()
+        refuse_other_config(checkpoint, config, out)
+        refuse_other_data(checkpoint, data, out)
+        _warn_of_conditions(checkpoint, conditions, out)
+        return restore(checkpoint, model, optimiser, device=device)
+
     with contextlib.ExitStack() as undo:
         if processes.is_main:
             undo.callback(processes.most, -1)  # whatever happens, the others get an answer
             checkpoint = _choose_checkpoint(out, spec)
-            progression = _restored(checkpoint, model, optimiser, config, out, conditions)
-            tracker = track(progression.step if progression.step or has_run(out) else None)
-            undo.callback(tracker.close, seal=False)
-            if not tracker.is_recording:
-                raise OSError(f"The run directory {out} could not be written. Make room, or choose another folder.")
+            progression = restored(checkpoint)
+            with _opening_must_work():
+                tracker = track(progression.step if progression.step or has_run(out) else None)
             undo.pop_all()
             processes.most(progression.step)
             return tracker, progression
@@ -68,8 +85,24 @@ def open_training(
     if step < 0:
         raise ValueError(f"The main process must open the run in {out}; it could not, and says why.")
     checkpoint = load_checkpoint(out, step) if step else None
-    progression = _restored(checkpoint, model, optimiser, config, out, conditions)
+    progression = restored(checkpoint)
+    seed_random(device, seed=config.seed, rank=processes.rank, step=step)
     return track(step or None), progression
+
+
+@contextlib.contextmanager
+def _opening_must_work() -> Iterator[None]:
+    """Turn the tracker's warning that it has no folder into an error: here training does not go on without it.
+
+    Raises:
+        OSError: With the reason and what to do.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Opening the run directory", TrackingWarning)
+        try:
+            yield
+        except TrackingWarning as warning:
+            raise OSError(str(warning).partition(" Training goes on")[0]) from warning.__context__
 
 
 def _choose_checkpoint(out: Path, spec: Mapping[str, Any]) -> Checkpoint | None:
@@ -86,17 +119,7 @@ def _choose_checkpoint(out: Path, spec: Mapping[str, Any]) -> Checkpoint | None:
     return checkpoint
 
 
-def _restored(
-    checkpoint: Checkpoint | None,
-    model: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    config: TrainingConfig,
-    out: Path,
-    conditions: dict[str, object],
-) -> Progression:
-    if checkpoint is None:
-        return Progression()
-    refuse_other_config(checkpoint, config, out)
+def _warn_of_conditions(checkpoint: Checkpoint, conditions: dict[str, object], out: Path) -> None:
     changed = changed_conditions(checkpoint.state, conditions)
     if changed:
         warnings.warn(
@@ -105,4 +128,3 @@ def _restored(
             TrainingWarning,
             stacklevel=2,
         )
-    return restore(checkpoint, model, optimiser)

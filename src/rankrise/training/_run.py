@@ -1,5 +1,6 @@
-"""A call of `train`: devices, processes and signals around the loop."""
+"""A call of `train`: checks, devices and processes around the loop."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,13 +10,16 @@ import torch
 from torch import nn
 
 from rankrise.store import has_run, is_sealed
+from rankrise.training._checks import check_arguments, check_batch_size, check_fit
 from rankrise.training._config import TrainingConfig
 from rankrise.training._finished import finished_result
 from rankrise.training._loop import Loop
 from rankrise.training._plain import plain
 from rankrise.training._processes import choose_device, joined
 from rankrise.training._progress import Progress
+from rankrise.training._random import own_randomness
 from rankrise.training._result import TrainingResult
+from rankrise.training._snapshot import data_record
 from rankrise.training._stop import StopRequest
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ def run(
     dataset: "Dataset",
     config: TrainingConfig,
     *,
-    out: Path,
+    out: str | os.PathLike[str],
     device: torch.device | str | None,
     compile: bool | None,
     spec: Mapping[str, Any] | None,
@@ -36,12 +40,24 @@ def run(
     progress: Progress | None,
 ) -> TrainingResult:
     """Begin or resume, train, and seal; see `train`."""
+    check_arguments(
+        model,
+        dataset,
+        config,
+        out=out,
+        checkpoint_seconds=checkpoint_seconds,
+        checkpoint_every=checkpoint_every,
+    )
+    out = Path(out)
     place = choose_device(device)
-    with joined(place) as processes, StopRequest() as stop:
-        _check_batch(dataset, config, processes.world_size)
+    with joined(place) as processes, own_randomness(place):
+        check_batch_size(dataset, config, processes.world_size)
         wanted = _spec(config, spec)
+        data = data_record(dataset)
         if has_run(out) and is_sealed(out):
-            return finished_result(out, wanted)
+            return finished_result(out, wanted, model.to(place), data)
+        model, dataset = model.to(place), dataset.to(place)
+        check_fit(model, dataset, place)
         loop = Loop(
             model,
             dataset,
@@ -50,8 +66,9 @@ def run(
             device=place,
             compile=place.type == "cuda" if compile is None else compile,
             spec=wanted,
+            data=data,
             processes=processes,
-            stop=stop,
+            stop=StopRequest(),
             checkpoint_seconds=checkpoint_seconds,
             checkpoint_every=checkpoint_every,
             progress=progress if processes.is_main else None,
@@ -70,21 +87,3 @@ def _spec(config: TrainingConfig, spec: Mapping[str, Any] | None) -> dict[str, A
     except (TypeError, ValueError) as error:
         raise ValueError(f"`spec` must go through JSON; {error}. Pass numbers, strings, lists and dicts.") from None
     return wanted
-
-
-def _check_batch(dataset: "Dataset", config: TrainingConfig, world_size: int) -> None:
-    """Refuse batches that do not fit.
-
-    Raises:
-        ValueError: Larger than the data, or not divisible over the processes.
-    """
-    if dataset.num_batches(config.batch_size) == 0:
-        raise ValueError(
-            f"`batch_size` must be at most the number of training samples, {dataset.num_train}; "
-            f"got {config.batch_size}. Choose a smaller batch."
-        )
-    if config.batch_size % (config.accumulate * world_size):
-        raise ValueError(
-            f"`batch_size` must be divisible by `accumulate` × processes, {config.accumulate} × {world_size}; "
-            f"got {config.batch_size}."
-        )

@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from rankrise.tracking import at
-from rankrise.tracking._schedule import At, Every
+from rankrise.tracking import At, Every, at
 from rankrise.training._config import TrainingConfig
 
 

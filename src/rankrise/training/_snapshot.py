@@ -1,8 +1,9 @@
 """The state of a training as a checkpoint, and back."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,10 @@ from rankrise.store import Checkpoint
 from rankrise.training._config import TrainingConfig
 from rankrise.training._optimiser import optimiser_tensors, restore_optimiser
 from rankrise.training._plain import differences, plain
+from rankrise.training._random import random_state, restore_random_state, split_random_state
+
+if TYPE_CHECKING:
+    from rankrise.data import Dataset
 
 
 @dataclass
@@ -22,28 +27,56 @@ class Progression:
     scores: dict[str, float] = field(default_factory=dict)  # the last of train_loss, train_accuracy, test_loss, …
 
 
+DataRecord = dict[str, Any]
+
+
+def data_record(dataset: "Dataset") -> DataRecord:
+    """What the data is, to notice other data when a run goes on."""
+    return {
+        "task": dataset.task,
+        "num_train": dataset.num_train,
+        "num_test": dataset.num_test,
+        "input_shape": list(dataset.input_shape),
+        "num_classes": dataset.num_classes,
+        "fingerprint": list(dataset.fingerprint()),
+    }
+
+
 def take_snapshot(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     progression: Progression,
     *,
     config: TrainingConfig,
-    steps_per_epoch: int,
+    data: DataRecord,
     conditions: dict[str, object],
+    device: torch.device,
 ) -> Checkpoint:
-    """What is needed to go on; tensors are not copied."""
-    epoch, batch = divmod(progression.step, steps_per_epoch)
-    state = asdict(progression) | {
-        "epoch": epoch,
-        "batch": batch,
-        "config": asdict(config),
-        "conditions": conditions,
-    }
-    return Checkpoint(progression.step, model_tensors(model), optimiser_tensors(optimiser, model), state)
+    """What is needed to go on; weights are not copied."""
+    state = asdict(progression) | {"config": asdict(config), "data": data, "conditions": conditions}
+    tensors = optimiser_tensors(optimiser, model) | random_state(device)
+    return Checkpoint(progression.step, model_tensors(model), tensors, state)
 
 
-def restore(checkpoint: Checkpoint, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progression:
-    """Put a snapshot back.
+def restore(
+    checkpoint: Checkpoint, model: nn.Module, optimiser: torch.optim.Optimizer, *, device: torch.device
+) -> Progression:
+    """Put a snapshot back, with the state of the random generators.
+
+    Raises:
+        ValueError: The model has other tensors.
+    """
+    restore_model(checkpoint, model)
+    tensors, random = split_random_state(checkpoint.optimiser)
+    restore_optimiser(optimiser, model, tensors)
+    restore_random_state(random, device)
+    state = checkpoint.state
+    loss, correct = state["totals"]
+    return Progression(state["step"], (loss, correct), dict(state["scores"]))
+
+
+def restore_model(checkpoint: Checkpoint, model: nn.Module) -> None:
+    """Put the weights back.
 
     Raises:
         ValueError: The model has other tensors.
@@ -59,10 +92,6 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimiser: torch.optim.Opt
     with torch.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(checkpoint.model[name])
-    restore_optimiser(optimiser, model, checkpoint.optimiser)
-    state = checkpoint.state
-    loss, correct = state["totals"]
-    return Progression(state["step"], (loss, correct), dict(state["scores"]))
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -106,3 +135,24 @@ def refuse_other_config(checkpoint: Checkpoint, config: TrainingConfig, out: Pat
         raise ValueError(
             f"The run in {out} must go on by its own recipe; {changed}. Choose another folder, or the old values."
         )
+
+
+def refuse_other_data(checkpoint: Checkpoint, data: DataRecord, out: Path) -> None:
+    """Refuse to go on with other data.
+
+    Raises:
+        ValueError: With what differs.
+    """
+    was = dict(checkpoint.state.get("data", data))
+    now = dict(data)
+    is_same = _are_close(was.pop("fingerprint", []), now.pop("fingerprint"))
+    changed = differences(was, now) or ("" if is_same else "its samples are others")
+    if changed:
+        raise ValueError(
+            f"The run in {out} must have the data it began with; {changed}. Restore the data, or choose another folder."
+        )
+
+
+def _are_close(was: list[float], now: list[float]) -> bool:
+    """Up to what another device or machine may round otherwise."""
+    return len(was) == len(now) and all(map(lambda a, b: math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6), was, now))

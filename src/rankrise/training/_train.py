@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankrise.training._config import TrainingConfig
@@ -33,17 +32,19 @@ def train(
 
     The folder is that of a `RankTracker` with `checkpoints/` beside its tables. Called again after a crash, a signal or
     a lost machine, training goes on from the newest checkpoint that is whole; on the CPU the result is the same bit for
-    bit as without the interruption. Recorded beside the ranks: `loss` at every step, `learning_rate` when ranks are
-    measured, `train_loss` and `train_accuracy` (means over an epoch), `test_loss` and `test_accuracy`.
+    bit as without the interruption. That holds with dropout too: what a model draws starts from `config.seed`, is saved
+    with every checkpoint, and leaves PyTorch's global generators as they were. Recorded beside the ranks: `loss` at
+    every step, `learning_rate` when ranks are measured, `train_loss` and `train_accuracy` (means over an epoch),
+    `test_loss` and `test_accuracy`.
 
     Under `torchrun` every process calls this; batches are split over them, the first one writes, and all read `out`.
 
-    SIGTERM and Ctrl-C end training after the step, with a checkpoint; a second Ctrl-C at once. A loss that is not
-    finite ends it too, with the last good checkpoint kept.
+    Once training has begun, SIGTERM and Ctrl-C end it after the step, with a checkpoint; a second Ctrl-C at once. A
+    loss that is not finite ends it too, with the last good checkpoint kept.
 
     Args:
         model: In float32 with its initial weights; trained in place. The same weights again when a run goes on.
-        dataset: From `rankrise.data.load_dataset`.
+        dataset: From `rankrise.data.load_dataset` or `from_tensors`. The same data again when a run goes on.
         config: The recipe.
         out: The run directory.
         device: A GPU if there is one, unless given.
@@ -54,10 +55,12 @@ def train(
         progress: Is told where training stands, e.g. `show_progress()`, and closed at the end; nobody unless given.
 
     Returns:
-        How it ended, and the last scores. A run that is finished already is not touched, and its scores are returned.
+        How it ended, and the last scores. A run that is finished already is not touched: its scores are returned, and
+        its trained weights loaded into `model`, which must have the weights it began with.
 
     Raises:
-        ValueError: The batch does not fit the data or the processes; `out` holds another run or is being written.
+        ValueError: The batch does not fit the data or the processes, or the model the data; `out` holds another run
+            (another recipe, other initial weights, other data) or is being written.
         OSError: The run cannot be begun, or its end cannot be saved.
     """
     from rankrise.training._run import run
@@ -67,7 +70,7 @@ def train(
             model,
             dataset,
             config,
-            out=Path(out),
+            out=out,
             device=device,
             compile=compile,
             spec=spec,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from rankrise._choices import did_you_mean
 from rankrise.tracking.quantities._effective_rank import EFFECTIVE_RANK
 from rankrise.tracking.quantities._energy_rank import ENERGY_RANK
 from rankrise.tracking.quantities._norms import FROBENIUS_NORM, SPECTRAL_NORM
@@ -52,8 +53,5 @@ def choose(chosen: Iterable[str | Quantity] | None) -> tuple[Quantity, ...]:
 def _named(name: str) -> Quantity:
     if name in QUANTITIES:
         return QUANTITIES[name]
-    import difflib
-
-    close = difflib.get_close_matches(name, QUANTITIES, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"A quantity must be one of {', '.join(QUANTITIES)}; got {name!r}.{hint}")
+    hint = did_you_mean(name, QUANTITIES)
+    raise ValueError(f"A quantity must be one of {', '.join(QUANTITIES)}; got {name!r}. {hint}".rstrip())

@@ -1,0 +1,35 @@
+"""Whole numbers of any integer type, within bounds."""
+
+import numpy as np
+import pytest
+
+from rankrise._integers import as_count
+
+
+def test_any_integer_type_becomes_an_int():
+    assert type(as_count(np.int32(3), "step")) is int
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (True, r"`n` must be a whole number; got True \(bool\)"),
+        (2.0, r"`n` must be a whole number; got 2\.0 \(float\)"),
+        ("2", r"`n` must be a whole number; got '2' \(str\)"),
+        (0, r"`n` must be at least 1; got 0"),
+        (11, r"`n` must be at most 10; got 11"),
+    ],
+)
+def test_refusals(value, message):
+    with pytest.raises(ValueError, match=message):
+        as_count(value, "n", least=1, most=10)
+
+
+def test_a_number_too_long_to_print():
+    with pytest.raises(ValueError, match=r"`n` must be at most 10; got one of 33216 bits"):
+        as_count(10**9999, "n", most=10)
+
+
+def test_limit_of_the_column_step():
+    with pytest.raises(ValueError, match=r"`step` must be below 2\*\*63; got 9223372036854775808"):
+        as_count(2**63, "step")
