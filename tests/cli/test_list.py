@@ -35,7 +35,8 @@ def test_table(listed):
 
 def test_data_found_and_runs_done(listed, tmp_path, monkeypatch):
     folder = tmp_path / "sets" / "tiny-imagenet-20"
-    (folder / "train" / "cat").mkdir(parents=True)
+    for split in ("train", "val"):
+        (folder / split / "cat").mkdir(parents=True)
     ex.run_experiment("vit-cifar10", scale="smoke", out=tmp_path / "runs", device="cpu")
     damaged = ex.run_experiment("vit-cifar10", scale="smoke", seed=1, out=tmp_path / "runs", device="cpu")
     (damaged.folder / "MANIFEST.json").write_text("{")
