@@ -44,6 +44,7 @@ def test_dropout_resumes_in_mid_epoch_bit_for_bit(tmp_path):
 
 
 def test_global_generator_is_left_alone(tmp_path):
+    torch.manual_seed(3)
     before = torch.get_rng_state()
     with pytest.raises(Interrupted):
         train_dropped(tmp_path, n=6)

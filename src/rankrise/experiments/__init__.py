@@ -22,4 +22,4 @@ from rankrise.experiments._spec import spec_hash as spec_hash
 from rankrise.experiments._spec import to_json as to_json
 from rankrise.experiments._summary import RunSummary as RunSummary
 from rankrise.experiments._summary import summarise_run as summarise_run
-from rankrise.experiments._together import joined_processes as joined_processes
+from rankrise.training import joined_processes as joined_processes

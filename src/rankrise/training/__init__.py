@@ -11,5 +11,6 @@ from rankrise.training._progress import RichProgress as RichProgress
 from rankrise.training._progress import show_progress as show_progress
 from rankrise.training._result import TrainingResult as TrainingResult
 from rankrise.training._result import TrainingWarning as TrainingWarning
+from rankrise.training._together import joined_processes as joined_processes
 from rankrise.training._train import train as train
 from rankrise.training._weights import load_weights as load_weights
