@@ -223,6 +223,15 @@ def test_what_is_recorded(tmp_path):
     assert result.train_loss == means[-1]
 
 
+def test_the_rate_is_recorded_whenever_ranks_are_measured(tmp_path):
+    train_tiny(tmp_path, dataclasses.replace(RECIPE, track_every=7))
+    steps = {"learning_rate": set(), "stable_rank": set()}
+    for row in load_run(tmp_path).to_pylist():
+        steps.get(row["quantity"], set()).add(row["step"])
+    assert steps["learning_rate"] == {4, 7, 8, 14, 15}  # by `track_every`, with the spectra, at the end
+    assert steps["stable_rank"] == steps["learning_rate"] | {0}
+
+
 def test_global_state_is_left_alone(tmp_path):
     torch.manual_seed(7)
     before = torch.get_rng_state(), torch.get_float32_matmul_precision(), torch.get_default_dtype()
