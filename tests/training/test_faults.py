@@ -1,6 +1,8 @@
 """Kills, full disks, damage, signals and NaN: the run goes on to what it would have been, or says what is wrong."""
 
 import contextlib
+import dataclasses
+import json
 import os
 import random
 import resource
@@ -8,10 +10,8 @@ import signal
 import threading
 import time
 import warnings
-from pathlib import Path
 
 import pytest
-import torch
 from tests.processes import exit_code
 from tests.training.tasks import (
     RECIPE,
@@ -34,6 +34,11 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.fixture(autouse=True)
+def _hits_count_from_zero(monkeypatch):
+    monkeypatch.setattr("rankrise.store._failpoints._hits", {})
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
@@ -49,7 +54,10 @@ def train_until(folder, failpoint):
 # Kills
 
 
-@pytest.mark.parametrize("failpoint", [f"{f}@{n}" for f in CHECKPOINT_FAILPOINTS for n in (1, 2)])
+@pytest.mark.parametrize(
+    "failpoint",
+    [*CHECKPOINT_FAILPOINTS, *(pytest.param(f"{f}@2", marks=pytest.mark.slow) for f in CHECKPOINT_FAILPOINTS)],
+)
 def test_killed_while_saving(tmp_path, whole, failpoint):
     assert exit_code(lambda: train_until(tmp_path / "run", f"{failpoint}:kill")) == -signal.SIGKILL
     train_tiny(tmp_path / "run", checkpoint_every=4)
@@ -76,7 +84,7 @@ def kill_after(seconds):
     threading.Thread(target=wait, daemon=True).start()
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 30))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 30))])
 def test_killed_again_and_again_at_random_times(tmp_path, whole, seed):
     chance = random.Random(seed)
 
@@ -97,21 +105,27 @@ def test_killed_again_and_again_at_random_times(tmp_path, whole, seed):
 # Disks
 
 
+class RoomAgain(BreaksAt):
+    """Data before whose batch number `at` the disk recovers."""
+
+    def __init__(self, data, monkeypatch, *, at):
+        super().__init__(data, at)
+        self._monkeypatch = monkeypatch
+
+    def train_batches(self, **options):
+        for batch in self._data.train_batches(**options):
+            self._left -= 1
+            if self._left == 0:
+                self._monkeypatch.delenv(VARIABLE)
+            yield batch
+
+
 @pytest.mark.parametrize("action", ["full", "readonly"])
 def test_checkpoint_that_cannot_be_saved_is_said_once_and_tried_again(tmp_path, whole, monkeypatch, action):
     monkeypatch.setenv(VARIABLE, f"checkpoint_optimiser.write@2:{action}")
     folder = tmp_path / "run"
-
-    class Recovers(BreaksAt):
-        def train_batches(self, **options):
-            for batch in self._data.train_batches(**options):
-                self._left += 1
-                if self._left == 13:  # steps 8 and 12 were refused
-                    monkeypatch.delenv(VARIABLE)
-                yield batch
-
     with pytest.warns(TrainingWarning) as caught:
-        train_tiny(folder, data=Recovers(tiny_data(), 0), checkpoint_every=4)
+        train_tiny(folder, data=RoomAgain(tiny_data(), monkeypatch, at=13), checkpoint_every=4)  # 8 and 12 are refused
     assert len(caught) == 1
     assert "The checkpoint of step 8 could not be saved" in str(caught[0].message)
     assert "the last good one is of step 4. Training goes on and tries again; make room." in str(caught[0].message)
@@ -119,9 +133,36 @@ def test_checkpoint_that_cannot_be_saved_is_said_once_and_tried_again(tmp_path, 
     assert sorted(checkpoint_steps(folder)) == [4, 15]
 
 
+@pytest.mark.parametrize("place", ["block.write", "block.half"])
+def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path, whole, monkeypatch, place):
+    monkeypatch.setenv(VARIABLE, f"{place}@3:full")
+    with (
+        pytest.warns(TrackingWarning, match="Recording to the run directory failed: the disk is full"),
+        pytest.warns(TrainingWarning, match=r"step 4 could not be saved .* \(rows of the table could not be written\)"),
+    ):
+        train_tiny(tmp_path, data=RoomAgain(tiny_data(), monkeypatch, at=10), checkpoint_every=4)
+    assert_same_outcome(outcome(tmp_path), whole)
+    assert json.loads((tmp_path / "MANIFEST.json").read_text())["num_lost_blocks"] == 0
+
+
+def test_rows_that_were_never_written_end_the_run_unsealed(tmp_path, whole, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "block.write@3:full")
+    with (
+        pytest.warns(TrackingWarning, match="the disk is full"),
+        pytest.warns(TrainingWarning),
+        pytest.raises(OSError, match=r"end of the run in .* could not be saved \(rows of the table could not"),
+    ):
+        train_tiny(tmp_path, checkpoint_every=4)
+    monkeypatch.delenv(VARIABLE)
+    train_tiny(tmp_path, checkpoint_every=4)
+    assert_same_outcome(outcome(tmp_path), whole)
+
+
 def test_end_that_cannot_be_saved_is_an_error(tmp_path, whole, monkeypatch):
     monkeypatch.setenv(VARIABLE, "checkpoint_model.sync@4:full")
-    with pytest.raises(OSError, match=r"The end of the run in .* could not be saved \(No space left on device\)\. Make"):
+    with pytest.raises(
+        OSError, match=r"The end of the run in .* could not be saved \(No space left on device\)\. Make"
+    ):
         train_tiny(tmp_path, checkpoint_every=4)
     monkeypatch.delenv(VARIABLE)
     assert not is_sealed(tmp_path)
@@ -151,8 +192,6 @@ def test_run_that_cannot_be_begun_is_an_error(tmp_path, monkeypatch, action):
 
 def test_files_that_may_not_grow(tmp_path, whole):
     """The kernel's own limit: the optimiser's file is the largest."""
-    sizes = {p.name: p.stat().st_size for p in Path(tmp_path).iterdir()}
-    assert sizes == {}
 
     def limited():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -296,8 +335,7 @@ def test_signal_saves_and_stops_after_the_step(tmp_path, whole, number, n):
 
 def test_signal_at_the_last_step_finishes(tmp_path, whole):
     result = train_tiny(tmp_path, data=Signals(tiny_data(), 15, signal.SIGTERM))
-    assert result.status in ("stopped", "finished")
-    train_tiny(tmp_path)
+    assert (result.status, result.signal) == ("finished", signal.SIGTERM)
     assert_same_outcome(outcome(tmp_path), whole)
 
 
@@ -324,7 +362,7 @@ def test_stop_that_cannot_be_saved_is_said(tmp_path, monkeypatch):
     with pytest.warns(TrainingWarning, match=r"checkpoint of step 3 could not be saved .*; there is none before it"):
         result = train_tiny(tmp_path, data=Signals(tiny_data(), 3, signal.SIGTERM))
     assert (result.status, result.step) == ("stopped", 3)
-    assert "No checkpoint was saved." in result.message
+    assert "No checkpoint was saved here." in result.message
 
 
 # NaN
@@ -371,9 +409,6 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
 
 
 def test_infinite_rate_diverges_without_a_checkpoint(tmp_path):
-    import dataclasses
-
     result = train_tiny(tmp_path, dataclasses.replace(RECIPE, optimiser="sgd", learning_rate=1e30))
     assert result.status == "diverged"
-    assert "No checkpoint was saved." in result.message
-    assert torch.isfinite(torch.tensor(result.step))
+    assert "No checkpoint was saved here." in result.message

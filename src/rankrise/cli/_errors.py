@@ -6,6 +6,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
+from typing import TextIO
 
 import typer
 
@@ -36,7 +37,14 @@ def show(error: BaseException, *, about: str = "") -> None:
 def plain_warnings() -> Iterator[None]:
     """Inside, a warning is one line on stderr, of the first process of a distributed run only."""
 
-    def say(message: Warning | str, *_: object) -> None:
+    def say(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if is_main_process():
             typer.echo(f"rankrise: warning: {' '.join(str(message).split())}", err=True)
 

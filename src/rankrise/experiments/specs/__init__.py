@@ -1,6 +1,6 @@
 """Values only: what every experiment is made of. A variant is `replace(BASE, ...)`."""
 
-from rankrise.experiments.specs import _cifar, _digits, _images, _text, _theory, _toy
+from rankrise.experiments.specs import _cifar, _digits, _images, _text, _theory, _toy, _variants
 
 ALL = (
     *_digits.EXPERIMENTS,
@@ -9,4 +9,5 @@ ALL = (
     *_cifar.EXPERIMENTS,
     *_images.EXPERIMENTS,
     *_text.EXPERIMENTS,
+    *_variants.EXPERIMENTS,
 )

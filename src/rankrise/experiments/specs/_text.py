@@ -38,8 +38,8 @@ WIKITEXT103 = replace(
     ),
 )
 SMALL = TrainingSpec(  # bytes in place of tokens, a network 150 times smaller
-    data=DataConfig("text", path="wikitext-2", context=128, tokenizer="bytes", num_train=8_000, num_test=500),
-    model=GPTConfig(vocab_size=256, context=128, num_layers=4, num_heads=4, head_dim=32, width=128, mlp_width=512),
+    data=DataConfig("text", path="wikitext-2", context=128, tokenizer="bytes", num_train=4_000, num_test=200),
+    model=GPTConfig(vocab_size=257, context=128, num_layers=4, num_heads=4, head_dim=32, width=128, mlp_width=512),
     training=TrainingConfig(
         epochs=6,
         batch_size=32,
