@@ -1,13 +1,16 @@
 """What is registered: names people can guess, the paper's recipes, three scales of each."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from rankrise.experiments import experiments, find_experiment, vary
+from rankrise.experiments import TrainingSpec, experiments, find_experiment, spec_hash, vary
 from rankrise.models import VIT_B16, GPTConfig, ViTConfig
 
 ALL = experiments()
+BASES = ("vit-cifar10", "vit-digits")
+TRAINING = {name: found for name, found in ALL.items() if isinstance(found.smoke, TrainingSpec)}
 
 
 def test_names():
@@ -25,7 +28,10 @@ def test_names():
         "vit-imagenet",
         "gpt2-wikitext2",
         "gpt2-wikitext103",
-    } == set(ALL)
+        "vit-cifar10-ceng501",
+        *(f"vit-digits-scale-{factor}" for factor in ("1", "0.3", "0.1", "0.03")),
+        *(f"{base}-{name}" for base in BASES for name in ("relu", "sgd", "random-labels", "wide")),
+    } == set(TRAINING)
 
 
 def test_the_list_cannot_be_changed_by_a_caller():
@@ -76,7 +82,7 @@ def test_init_scales_differ_in_nothing_else(scale):
     assert family[0].training.epochs == (100 if scale == "paper" else ALL["vit-cifar10"].spec(scale).training.epochs)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", TRAINING)
 def test_smoke_needs_no_files(name):
     spec = ALL[name].smoke
     assert spec.data.name in ("digits", "teacher", "synthetic_images", "synthetic_text")
@@ -99,3 +105,51 @@ def test_other_epochs_keep_the_warm_up_where_it_fits():
     assert vary(spec, epochs=15).training.warmup_epochs == pytest.approx(0.45)
     assert vary(spec, seed=3) == replace(spec, seed=3)
     assert vary(spec) == spec
+
+
+SHAPES = {  # of the data: image (C, S), tokens (T, vocabulary), classes
+    "cifar10": (3, 32, 10),
+    "cifar100": (3, 32, 100),
+    "tiny-imagenet-20": (3, 64, 20),
+    "imagenet": (3, None, 1000),
+    "digits": (1, 8, 10),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_models_fit_data_that_is_not_at_hand(name, scale):
+    spec = ALL[name].spec(scale)
+    data, model = spec.data, spec.model
+    if data.name == "teacher":
+        assert model.dim == data.dim
+    elif data.name == "text":
+        assert model.context == data.context
+        assert model.vocab_size == {"gpt2": 50257, "bytes": 257}[data.tokenizer]  # bytes and the end of a text
+    else:
+        channels, size, classes = SHAPES[data.path or data.name]
+        assert (model.num_channels, model.image_size) == (channels, size or data.image_size)
+        assert model.num_classes == classes
+
+
+def test_the_page_names_every_experiment_and_shows_the_run_it_says():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for name in ALL:
+        family, _, factor = name.rpartition("-")
+        assert f"`{name}`" in page or (f"`{family}-" in page and f"`-{factor}`" in page), name
+    assert f"vit-digits/{spec_hash(ALL['vit-digits'].small)}, seed 0" in page
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+@pytest.mark.parametrize("base", BASES)
+def test_variants_differ_from_the_run_of_scale_1_in_one_thing(base, scale):
+    """Of equal length, so that they can be compared with it."""
+    plain = ALL[f"{base}-scale-1"].spec(scale)
+    relu, sgd, labels, wide = (ALL[f"{base}-{name}"].spec(scale) for name in ("relu", "sgd", "random-labels", "wide"))
+    assert replace(relu, model=replace(relu.model, activation="gelu")) == plain
+    assert replace(labels, data=replace(labels.data, random_labels=False)) == plain
+    assert replace(wide, model=plain.model) == plain
+    assert replace(sgd, training=plain.training) == plain
+    assert sgd.training.epochs == plain.training.epochs
+    assert sgd.training.optimiser == "sgd"
+    assert wide.model.width == 2 * plain.model.width

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def state_of(step):
-    return Checkpoint(step, {"w": torch.full((3,), float(step))}, {"exp_avg/w": torch.ones(3)}, {"step": step, "a": 0.1})
+    return Checkpoint(
+        step, {"w": torch.full((3,), float(step))}, {"exp_avg/w": torch.ones(3)}, {"step": step, "a": 0.1}
+    )
 
 
 def newest(folder):

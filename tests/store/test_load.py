@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from rankrise.store import create_run, load_directions, load_run, load_spec, resume_run, rows
+from rankrise.store import create_run, load_directions, load_run, load_spec, resume_run, rows, verify_run
 
 
 @pytest.fixture
@@ -95,3 +95,22 @@ def test_spec_comes_back_and_is_checked(run):
     (run.folder / "spec.json").write_text("{ }")
     with pytest.raises(ValueError, match=r"spec\.json must be as the manifest says"):
         load_spec(run.folder)
+
+
+@pytest.mark.parametrize("name", ["spec.json", "env.json", "initial.safetensors", "metrics.parquet"])
+def test_every_file_of_a_sealed_run_is_verified(run, name):
+    run.seal()
+    verify_run(run.folder)
+    path = run.folder / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    with pytest.raises(ValueError, match=f"{name} must be as the manifest says; it is not"):
+        verify_run(run.folder)
+    path.unlink()
+    with pytest.raises(ValueError, match=f"must hold {name}; it is missing"):
+        verify_run(run.folder)
+
+
+def test_no_run_to_verify(tmp_path):
+    with pytest.raises(FileNotFoundError, match="must hold MANIFEST"):
+        verify_run(tmp_path)

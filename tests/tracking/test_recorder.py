@@ -1,6 +1,7 @@
 """Trouble with the disk or a dashboard: said once, and training goes on; raised when strict."""
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -12,7 +13,7 @@ from tests.processes import exit_code
 from tests.tracking.models import in_order, small_model, train_step
 
 import rankrise as rr
-from rankrise.store._failpoints import FAILPOINTS, VARIABLE
+from rankrise.store._failpoints import RUN_FAILPOINTS, VARIABLE
 from rankrise.tracking import TrackingWarning
 
 STEPS = 6
@@ -37,7 +38,9 @@ def warned(record):
     return [str(w.message) for w in record if issubclass(w.category, TrackingWarning)]
 
 
-@pytest.mark.parametrize("failpoint", [f for f in FAILPOINTS if f.endswith((".write", ".rename", ".half", ".remove"))])
+@pytest.mark.parametrize(
+    "failpoint", [f for f in RUN_FAILPOINTS if f.endswith((".write", ".rename", ".half", ".remove"))]
+)
 def test_full_disk_anywhere_is_said_once_and_training_goes_on(tmp_path, whole, monkeypatch, failpoint):
     monkeypatch.setenv(VARIABLE, f"{failpoint}:full")
     with warnings.catch_warnings(record=True) as record:
@@ -184,18 +187,38 @@ def test_scalars_are_written_in_blocks_and_all_of_them(tmp_path, monkeypatch):
 
 
 def test_spectra_are_synced(tmp_path, monkeypatch):
-    synced = []
-    append = rr.store.Run.append
+    calls = []
+    append, sync = rr.store.Run.append, rr.store.Run.sync
 
-    def spy(run, block, *, sync=False):
-        synced.append((max(block["step"].to_pylist()), sync))
-        append(run, block, sync=sync)
+    def spy(run, block, **options):
+        calls.append(max(block["step"].to_pylist()))
+        append(run, block, **options)
 
     monkeypatch.setattr(rr.store.Run, "append", spy)
+    monkeypatch.setattr(rr.store.Run, "sync", lambda run: calls.append("sync") or sync(run))
     with rr.RankTracker(small_model(), tmp_path, every=1, spectra=2) as tracker:
         for step in (1, 2, 3):
             tracker.step(step)
-    assert synced == [(1, False), (2, True), (3, False)]
+    assert calls == [1, 2, "sync", 3]
+
+
+def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("rankrise.store._failpoints._hits", {})
+    monkeypatch.setenv(VARIABLE, "block.half@2:full")
+    tracker = rr.RankTracker(small_model(), tmp_path, every=1)
+    tracker.step(1)
+    with pytest.warns(TrackingWarning, match="Recording to the run directory failed"):
+        tracker.step(2)
+    tracker.step(3)
+    assert tracker.has_late_rows
+    monkeypatch.delenv(VARIABLE)
+    tracker.step(4)
+    assert not tracker.has_late_rows
+    tracker.close()
+    table = rr.load_run(tmp_path)
+    assert table["step"].to_pylist() == sorted(table["step"].to_pylist())
+    assert set(table["step"].to_pylist()) == {1, 2, 3, 4}
+    assert json.loads((tmp_path / "MANIFEST.json").read_text())["num_lost_blocks"] == 0
 
 
 def test_failing_sink_is_dropped_once(tmp_path):

@@ -170,3 +170,16 @@ def test_batches_that_do_not_fit(tmp_path, batch_size, message):
     with pytest.raises(ValueError, match=message):
         train_tiny(tmp_path / "run", dataclasses.replace(RECIPE, batch_size=batch_size))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_device_that_is_not_here(tmp_path):
+    with pytest.raises(ValueError, match=r"`device` must be here; got 'cuda', and PyTorch finds no GPU\. Use 'cpu'"):
+        train(tiny_model(), tiny_data(), RECIPE, out=tmp_path / "run", device="cuda")
+    with pytest.raises(ValueError, match=r"`device` must be like 'cpu', .* got 'gpu'"):
+        train(tiny_model(), tiny_data(), RECIPE, out=tmp_path / "run", device="gpu")
+
+
+def test_spec_that_is_no_json(tmp_path):
+    with pytest.raises(ValueError, match=r"`spec` must go through JSON; Object of type Tensor"):
+        train_tiny(tmp_path / "run", spec={"w": torch.ones(1)})

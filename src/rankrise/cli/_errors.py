@@ -1,7 +1,12 @@
-"""How a failure reaches the user: one sentence on stderr, a traceback only with `--debug`."""
+"""How failures and warnings reach the user: one sentence on stderr, a traceback only with `--debug`."""
 
+import contextlib
+import os
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from typing import TextIO
 
 import typer
 
@@ -26,3 +31,28 @@ def show(error: BaseException, *, about: str = "") -> None:
     if _is_debugging:
         traceback.print_exception(error)
     typer.echo(f"rankrise: {about}{': ' if about else ''}{sentence(error)}", err=True)
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Inside, a warning is one line on stderr, of the first process of a distributed run only."""
+
+    def say(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if is_main_process():
+            typer.echo(f"rankrise: warning: {' '.join(str(message).split())}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say
+        yield
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that speaks: `torchrun` numbers its processes in `RANK`."""
+    return os.environ.get("RANK", "0") == "0"

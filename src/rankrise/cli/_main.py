@@ -10,7 +10,7 @@ import typer
 
 import rankrise
 from rankrise.cli import _env, _list, _run, _stages
-from rankrise.cli._errors import read_debug_flag, show
+from rankrise.cli._errors import plain_warnings, read_debug_flag, show
 
 app = typer.Typer(
     name="rankrise",
@@ -47,7 +47,8 @@ def main() -> None:
     """Run the command line; turn an exception into one sentence on stderr and exit code 1."""
     debug = read_debug_flag()
     try:
-        app()
+        with plain_warnings():
+            app()
     except KeyboardInterrupt:
         typer.echo("rankrise: stopped by the user.", err=True)
         sys.exit(130)

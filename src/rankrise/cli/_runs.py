@@ -2,14 +2,13 @@
 
 import contextlib
 import json
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
-from rankrise.cli._errors import show
+from rankrise.cli._errors import is_main_process, show
 from rankrise.cli._output import table
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def run_plans(plans: "Sequence[PlannedRun]", *, device: str | None, as_json: boo
     """
     from rankrise.experiments import execute_run
 
-    is_main = os.environ.get("RANK", "0") == "0"
+    is_main = is_main_process()
     reports: list[RunReport] = []
     failed: list[str] = []
     for number, plan in enumerate(plans, 1):

@@ -89,7 +89,7 @@ class DataConfig:
         if self.tokenizer is not None:
             _choice("tokenizer", self.tokenizer, TOKENIZERS)
         for name, least in _COUNTS.items():
-            if getattr(self, name) is not None:
+            if name == "seed" or getattr(self, name) is not None:
                 object.__setattr__(self, name, as_count(getattr(self, name), name, least=least))
 
 

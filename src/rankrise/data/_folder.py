@@ -97,15 +97,13 @@ def _list_split(folder: Path, split: str) -> tuple[list[str], Files]:
     if not place.is_dir():
         raise FileNotFoundError(f"{split} is missing in {folder}. {missing('image_folder', folder)}")
     base = os.path.realpath(folder)
-    classes = sorted(
-        entry.name for entry in os.scandir(place) if not entry.name.startswith(".") and _is_dir(entry, base)
-    )
+    classes = sorted(entry.name for entry in _entries(place) if _is_dir(entry, base))
     if not classes:
         raise ValueError(f"{place} must hold a folder for each class; it holds none.")
     paths: list[bytes] = []
     counts = []
     for name in classes:
-        found = sorted(os.fsencode(entry.path) for entry in os.scandir(place / name) if _is_image(entry, base))
+        found = sorted(os.fsencode(entry.path) for entry in _entries(place / name) if _is_image(entry, base))
         if not found:
             raise ValueError(f"{place / name} must hold at least one image ({', '.join(_SUFFIXES)}); it holds none.")
         paths += found
@@ -113,13 +111,17 @@ def _list_split(folder: Path, split: str) -> tuple[list[str], Files]:
     return classes, Files(np.array(paths), torch.arange(len(classes)).repeat_interleave(torch.tensor(counts)))
 
 
+def _entries(place: Path) -> "list[os.DirEntry[str]]":
+    with os.scandir(place) as entries:
+        return [entry for entry in entries if not entry.name.startswith(".")]
+
+
 def _is_dir(entry: "os.DirEntry[str]", base: str) -> bool:
     return entry.is_dir() and _inside(entry, base)
 
 
 def _is_image(entry: "os.DirEntry[str]", base: str) -> bool:
-    fitting = entry.name.lower().endswith(_SUFFIXES) and not entry.name.startswith(".")
-    return fitting and _inside(entry, base) and entry.is_file()
+    return entry.name.lower().endswith(_SUFFIXES) and _inside(entry, base) and entry.is_file()
 
 
 def _inside(entry: "os.DirEntry[str]", base: str) -> bool:

@@ -16,6 +16,7 @@ from rankrise.data._subset import random_labels
 
 _CELLS = 8  # squares along a side of a template
 _NOISE = 96  # amplitude, of 255
+_CHUNK = 500  # images drawn at once: 8 bytes a pixel while they are
 
 
 def synthetic_images(config: DataConfig) -> Images:
@@ -35,9 +36,14 @@ def _draw_images(num: int, num_classes: int, size: int, seed: int, purpose: Purp
     cells = bits(key(seed, Purpose.TEMPLATES), torch.arange(num_classes * 3 * _CELLS**2)).view(shape)
     line = torch.arange(size) * _CELLS // size
     templates = (64 + below(cells, 128)).to(torch.int16)[:, :, line][:, :, :, line]
-    noise = bits(key(seed, purpose), torch.arange(num * 3 * size * size)).view(num, 3, size, size)
-    images = templates[labels] + (below(noise, 2 * _NOISE + 1) - _NOISE).to(torch.int16)
-    return images.clamp_(0, 255).to(torch.uint8), labels
+    images = torch.empty(num, 3, size, size, dtype=torch.uint8)
+    pixels = images[0].numel()
+    for begin in range(0, num, _CHUNK):
+        part = images[begin : begin + _CHUNK]
+        place = torch.arange(begin * pixels, begin * pixels + part.numel()).view(part.shape)
+        noise = (below(bits(key(seed, purpose), place), 2 * _NOISE + 1) - _NOISE).to(torch.int16)
+        part.copy_((templates[labels[begin : begin + _CHUNK]] + noise).clamp_(0, 255))
+    return images, labels
 
 
 def synthetic_text(config: DataConfig) -> Tokens:

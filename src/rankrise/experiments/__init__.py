@@ -16,9 +16,17 @@ from rankrise.experiments._registry import find_experiment as find_experiment
 from rankrise.experiments._run import RunReport as RunReport
 from rankrise.experiments._run import execute_run as execute_run
 from rankrise.experiments._run import run_experiment as run_experiment
+from rankrise.experiments._spec import Spec as Spec
 from rankrise.experiments._spec import TrainingSpec as TrainingSpec
 from rankrise.experiments._spec import from_json as from_json
 from rankrise.experiments._spec import spec_hash as spec_hash
 from rankrise.experiments._spec import to_json as to_json
 from rankrise.experiments._summary import RunSummary as RunSummary
 from rankrise.experiments._summary import summarise_run as summarise_run
+from rankrise.experiments._theory_specs import DescentSpec as DescentSpec
+from rankrise.experiments._theory_specs import FlowSpec as FlowSpec
+from rankrise.experiments._theory_specs import MatrixFlowSpec as MatrixFlowSpec
+from rankrise.experiments._theory_specs import RobustnessSpec as RobustnessSpec
+from rankrise.experiments._theory_specs import StagesSpec as StagesSpec
+from rankrise.experiments._theory_specs import TheorySpec as TheorySpec
+from rankrise.experiments._theory_specs import ToyTask as ToyTask

@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -42,7 +42,14 @@ def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = 
     }
 
 
-def decode(cls: type[T], record: Mapping[str, object], *, where: str, omit: Collection[str] = ()) -> T:
+def decode(
+    cls: type[T],
+    record: Mapping[str, object],
+    *,
+    where: str,
+    omit: Collection[str] = (),
+    read: Mapping[str, Callable[[object], object]] | None = None,
+) -> T:
     """Build a config from JSON values; fields that are not given keep their defaults.
 
     Args:
@@ -50,6 +57,7 @@ def decode(cls: type[T], record: Mapping[str, object], *, where: str, omit: Coll
         record: What `encode` gives.
         where: Its name in error messages.
         omit: Fields that must not be given.
+        read: How to read fields that hold configs themselves.
 
     Raises:
         ValueError: An unknown field, a missing one, or a value of another type; names it.
@@ -62,7 +70,11 @@ def decode(cls: type[T], record: Mapping[str, object], *, where: str, omit: Coll
     if missing:
         raise ValueError(f"{where} must have the field {missing[0]!r}; it is missing. Add it.")
     hints = get_type_hints(cls)
-    values = {name: _read(value, hints[name], f"{where}.{name}") for name, value in record.items()}
+    read = read or {}
+    values = {
+        name: read[name](value) if name in read else _read(value, hints[name], f"{where}.{name}")
+        for name, value in record.items()
+    }
     try:
         return cls(**values)
     except (ValueError, TypeError, OverflowError) as error:  # the config's own rules

@@ -48,24 +48,26 @@ class Run:
         """The weights before the first step."""
         return self.folder / _INITIAL
 
-    def append(self, block: "pa.RecordBatch", *, sync: bool = False) -> None:
+    def append(self, block: "pa.RecordBatch", *, sync: bool = False, is_late: bool = False) -> None:
         """Add rows to the table.
 
         Args:
             block: Rows made by `rows`; they are read back all or none.
             sync: Wait until they are on the disk; a killed process loses nothing without it, a power cut may.
+            is_late: The block holds one that was counted as lost; if it is written now, that is taken back.
 
         Raises:
-            OSError: The disk is full, read-only, or gone. The table is as before and takes further blocks; the manifest
-                of the sealed run will count this one as lost.
+            OSError: The disk is full, read-only, or gone. If it refused the block, the table is as before and takes
+                further ones, and the manifest of the sealed run will count this one as lost.
         """
         try:
             self._stream.append(block)
-            if sync:
-                self._stream.sync()
         except OSError:
-            self._manifest = replace(self._manifest, num_lost_blocks=self._manifest.num_lost_blocks + 1)
+            self._count_lost(0 if is_late else 1)
             raise
+        self._count_lost(-1 if is_late else 0)
+        if sync:
+            self._stream.sync()
 
     def sync(self) -> None:
         """Wait until all rows are on the disk.
@@ -109,6 +111,9 @@ class Run:
         failpoint("seal.remove")
         (self.folder / _STREAM).unlink()
         self.close()
+
+    def _count_lost(self, change: int) -> None:
+        self._manifest = replace(self._manifest, num_lost_blocks=self._manifest.num_lost_blocks + change)
 
     def close(self) -> None:
         """Stop writing and give the lock up; the run stays `running`, to be resumed, unless it was sealed."""

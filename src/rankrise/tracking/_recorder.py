@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_RECORDING = "Recording to the run directory"
+_MOST_LATE_BYTES = 2**26  # of rows that are kept in memory while the disk refuses them
+
+
 class TrackingWarning(UserWarning):
     """Something could not be measured or recorded; training went on."""
 
@@ -27,6 +31,7 @@ class Recorder:
         self._sinks = list(sinks)
         self._strict = strict
         self._said: set[str] = set()
+        self._late: pa.RecordBatch | None = None  # what the disk has refused, to be tried again
 
     @property
     def is_wanted(self) -> bool:
@@ -63,18 +68,18 @@ class Recorder:
     ) -> None:
         """Write a block, and with `sync` wait for the disk; then tell the sinks."""
         block = to_block(step, scalars, readings)
-        if block.num_rows == 0:
+        if block.num_rows == 0 and self._late is None:
             return
         if self.run is not None:
-            with self.guard("Recording to the run directory"):
-                self.run.append(block, sync=sync)
+            with self.guard(_RECORDING):
+                self._write(self.run, block, sync=sync)
         for sink in list(self._sinks):
             self._copy(sink, block)
 
     def sync(self) -> None:
         """Wait until all rows are on the disk."""
         if self.run is not None:
-            with self.guard("Recording to the run directory"):
+            with self.guard(_RECORDING):
                 self.run.sync()
 
     def save_directions(self, step: int, directions: "dict[str, Tensor]") -> None:
@@ -102,6 +107,27 @@ class Recorder:
                 run.close()
             for sink in sinks:
                 self._call(sink, sink.close)
+
+    @property
+    def has_late_rows(self) -> bool:
+        """Whether rows wait for a disk that has refused them."""
+        return self._late is not None
+
+    def _write(self, run: Run, block: "pa.RecordBatch", *, sync: bool) -> None:
+        """Append a block after what came too late; if the disk refuses, keep both for the next time."""
+        import pyarrow as pa
+
+        late, self._late = self._late, None
+        if late is not None:
+            block = pa.concat_batches([late, block])
+        try:
+            run.append(block, is_late=late is not None)
+        except OSError:
+            if block.nbytes <= _MOST_LATE_BYTES:
+                self._late = block
+            raise
+        if sync:
+            run.sync()
 
     def _copy(self, sink: Sink, block: "pa.RecordBatch") -> None:
         values: dict[int, dict[str, float]] = {}

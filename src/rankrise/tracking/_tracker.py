@@ -206,6 +206,11 @@ class RankTracker:
         """Whether numbers go to the run directory: in the main process, if the folder could be opened."""
         return self._recorder.run is not None
 
+    @property
+    def has_late_rows(self) -> bool:
+        """Whether rows wait for a disk that has refused them; every later write, and `flush`, tries again."""
+        return self._recorder.has_late_rows
+
     def flush(self, *, sync: bool = False) -> None:
         """Write scalars that still wait; call it before saving a checkpoint if you pass some.
 

@@ -22,6 +22,7 @@ class Checkpointer:
         seconds: float,
         every: int | None,
         resumed: int | None,
+        before: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Note where to save.
@@ -31,11 +32,13 @@ class Checkpointer:
             seconds: Between two saves, at least.
             every: Steps between two saves, whatever the time.
             resumed: Step of the checkpoint that was loaded; it is good.
+            before: Puts on the disk what a checkpoint relies on, or raises OSError.
             clock: Seconds.
         """
         self._folder = folder
         self._seconds = seconds
         self._every = every
+        self._before = before
         self._clock = clock
         self._good = [] if resumed is None else [resumed]
         self._next = clock() + seconds
@@ -64,6 +67,7 @@ class Checkpointer:
             return
         begin = self._clock()
         try:
+            self._before()
             save_checkpoint(self._folder, checkpoint)
             self._good.append(checkpoint.step)
             prune_checkpoints(self._folder, keep=self._good[-_KEEP:])

@@ -64,8 +64,9 @@ class TrainingConfig:
             _check(name, getattr(self, name), float, least=0)
         for name, kinds in (("optimiser", Optimiser), ("schedule", Schedule), ("precision", Precision)):
             _choose(name, getattr(self, name), get_args(kinds))
-        object.__setattr__(self, "betas", tuple(self.betas))  # a list, when it comes from JSON
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        if isinstance(self.betas, list):  # as JSON gives it
+            object.__setattr__(self, "betas", tuple(self.betas))
+        if not _are_betas(self.betas):
             raise ValueError(f"`betas` must be two numbers from 0 to below 1; got {self.betas!r}.")
         if self.clip_norm is not None and not (_is_number(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"`clip_norm` must be positive or None; got {self.clip_norm!r}.")
@@ -98,6 +99,10 @@ def _choose(name: str, value: object, choices: tuple[str, ...]) -> None:
     close = difflib.get_close_matches(str(value), choices, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {value!r}.{hint}")
+
+
+def _are_betas(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(_is_number(beta) and 0 <= beta < 1 for beta in value)
 
 
 def _is_number(value: object) -> bool:

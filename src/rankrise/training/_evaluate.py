@@ -22,9 +22,11 @@ def build_evaluation(
     *,
     device: torch.device,
     processes: Processes,
-    compile: bool,
 ) -> Callable[[], dict[str, Tensor]]:
-    """A function that tests the model: `test_loss`, and but for regression `test_accuracy`, on the device."""
+    """A function that tests the model: `test_loss`, and but for regression `test_accuracy`, on the device.
+
+    It is not compiled: that would take as long as a hundred tests.
+    """
     has_accuracy = dataset.task != "regress"
 
     def forward(inputs: Tensor, targets: Tensor) -> Tensor:
@@ -34,7 +36,6 @@ def build_evaluation(
         correct = num_correct(outputs, targets) if has_accuracy else torch.zeros_like(loss)
         return torch.stack([loss, correct])
 
-    run_forward = torch.compile(forward, dynamic=False) if compile else forward
     batch_size = config.batch_size // config.accumulate
 
     @torch.no_grad()
@@ -46,7 +47,7 @@ def build_evaluation(
         with matmul_precision(config.precision, device):
             for inputs, targets in dataset.test_batches(batch_size=batch_size, **share):
                 num = len(targets) if dataset.task == "regress" else targets.numel()
-                loss, correct = run_forward(inputs, targets)
+                loss, correct = forward(inputs, targets)
                 totals += torch.stack([loss * num, correct, torch.full_like(loss, num)])
         model.train(was_training)
         loss, correct, num_all = processes.add_up(totals)

@@ -1,23 +1,20 @@
 """The loop: step, record, and at the right times test, save, report and stop."""
 
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from rankrise.store import Checkpoint, has_run, is_sealed
+from rankrise.store import Checkpoint, is_sealed
 from rankrise.training._checkpointer import Checkpointer
 from rankrise.training._config import TrainingConfig
 from rankrise.training._evaluate import build_evaluation, sum_dtype
-from rankrise.training._finished import finished_result
 from rankrise.training._open import open_training
 from rankrise.training._optimiser import build_optimiser
-from rankrise.training._plain import plain
-from rankrise.training._processes import AGREE_EVERY, Processes, choose_device, joined
+from rankrise.training._processes import AGREE_EVERY, Processes
 from rankrise.training._progress import Progress
 from rankrise.training._readback import Readback
 from rankrise.training._reporter import Reporter, StableRankSink
@@ -79,10 +76,14 @@ class Loop:
         self._totals = torch.tensor(progression.totals, device=device, dtype=sum_dtype(device))
         self._scores: dict[str, Tensor | float] = dict(progression.scores)
         self._checkpointer = Checkpointer(
-            out, seconds=checkpoint_seconds, every=checkpoint_every, resumed=progression.step or None
+            out,
+            seconds=checkpoint_seconds,
+            every=checkpoint_every,
+            resumed=progression.step or None,
+            before=self._complete_table,
         )
-        parts: dict[str, Any] = {"device": device, "processes": processes, "compile": compile}
-        self._update = build_step(self._model, self._optimiser, config, task=dataset.task, **parts)
+        parts: dict[str, Any] = {"device": device, "processes": processes}
+        self._update = build_step(self._model, self._optimiser, config, task=dataset.task, compile=compile, **parts)
         self._evaluate = build_evaluation(self._model, self._dataset, config, **parts)
         self._readback = Readback(device, config.batch_size)
         self._reporter = Reporter(
@@ -124,11 +125,16 @@ class Loop:
             ):
                 self._take_step(batch)
                 wish = self._agreed_wish()
-                if wish != _GO_ON:
-                    return "stopped" if wish == _STOP else "diverged"
-                if self._processes.is_main and self._step < self._num_steps and self._checkpointer.is_due(self._step):
-                    self._save(self._checkpointer.try_to_save)
                 self._reporter.update(self._step, self._readback)
+                if wish == _DIVERGED:
+                    return "diverged"
+                if self._step == self._num_steps:
+                    break
+                if wish == _STOP:
+                    return "stopped"
+                if self._processes.is_main and self._checkpointer.is_due(self._step):
+                    self._save(self._checkpointer.try_to_save)
+            assert self._step == (epoch + 1) * self._steps_per_epoch, "an epoch must have all its batches"
         return "finished"
 
     def _take_step(self, batch: "Batch") -> None:
@@ -173,7 +179,6 @@ class Loop:
         self._readback.settle()
         if self._readback.diverged_at is not None:
             return
-        self._tracker.flush(sync=True)
         scores = {name: float(value) for name, value in self._scores.items()}
         loss, correct = self._totals.tolist()
         snapshot = take_snapshot(
@@ -188,6 +193,12 @@ class Loop:
             save(snapshot)
         else:
             self._readback.diverged_at = self._step
+
+    def _complete_table(self) -> None:
+        """Put all rows on the disk: a checkpoint promises the table up to its step."""
+        self._tracker.flush(sync=True)
+        if self._tracker.has_late_rows:
+            raise OSError("rows of the table could not be written")
 
     def _finish(self, status: Status) -> Status:
         """Save the state a run ends in; it may turn out to have diverged."""
@@ -214,7 +225,7 @@ class Loop:
         if status == "finished":
             return f"Finished {self._step} steps in {self._out}."
         last = self._checkpointer.last_good
-        saved = "No checkpoint was saved." if last is None else f"The last good checkpoint is of step {last}."
+        saved = "No checkpoint was saved here." if last is None else f"The last good checkpoint is of step {last}."
         if status == "stopped":
             number = self._stop.signal
             name = "a signal to another process" if number is None else signal.Signals(number).name
@@ -222,58 +233,3 @@ class Loop:
         step = self._readback.diverged_at
         where = "" if step is None else f" at step {step}"
         return f"The loss was no longer finite{where}. {saved} Try a smaller learning rate, a longer warm-up, or fp32."
-
-
-def run(
-    model: nn.Module,
-    dataset: "Dataset",
-    config: TrainingConfig,
-    *,
-    out: Path,
-    device: torch.device | str | None,
-    compile: bool | None,
-    spec: Mapping[str, Any] | None,
-    checkpoint_seconds: float,
-    checkpoint_every: int | None,
-    progress: Progress | None,
-) -> TrainingResult:
-    """Begin or resume, train, and seal; see `train`."""
-    place = choose_device(device)
-    with joined(place) as processes, StopRequest() as stop:
-        _check_batch(dataset, config, processes.world_size)
-        wanted = plain({"training": asdict(config)} if spec is None else dict(spec))
-        if has_run(out) and is_sealed(out):
-            return finished_result(out, wanted)
-        loop = Loop(
-            model,
-            dataset,
-            config,
-            out=out,
-            device=place,
-            compile=place.type == "cuda" if compile is None else compile,
-            spec=wanted,
-            processes=processes,
-            stop=stop,
-            checkpoint_seconds=checkpoint_seconds,
-            checkpoint_every=checkpoint_every,
-            progress=progress if processes.is_main else None,
-        )
-        return loop.run()
-
-
-def _check_batch(dataset: "Dataset", config: TrainingConfig, world_size: int) -> None:
-    """Refuse batches that do not fit.
-
-    Raises:
-        ValueError: Larger than the data, or not divisible over the processes.
-    """
-    if dataset.num_batches(config.batch_size) == 0:
-        raise ValueError(
-            f"`batch_size` must be at most the number of training samples, {dataset.num_train}; "
-            f"got {config.batch_size}. Choose a smaller batch."
-        )
-    if config.batch_size % (config.accumulate * world_size):
-        raise ValueError(
-            f"`batch_size` must be divisible by `accumulate` × processes, {config.accumulate} × {world_size}; "
-            f"got {config.batch_size}."
-        )

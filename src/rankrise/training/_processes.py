@@ -31,7 +31,7 @@ class Processes:
         if self.world_size == 1:
             return model
         ids = [device] if device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
 
     def synced(self, network: nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[None]:
         """Where a piece of a batch runs: only the last one's backward pass sends gradients."""
@@ -81,10 +81,19 @@ def joined(device: torch.device) -> Iterator[Processes]:
 
 
 def choose_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for; else the GPU of this process, or the CPU."""
+    """The device asked for; else the GPU of this process, or the CPU.
+
+    Raises:
+        ValueError: There is no such device.
+    """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"`device` must be like 'cpu', 'cuda', 'cuda:1' or 'mps'; got {device!r}.") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"`device` must be here; got {str(device)!r}, and PyTorch finds no GPU. Use 'cpu'.")
     if chosen.type == "cuda" and chosen.index is None:
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
     return chosen

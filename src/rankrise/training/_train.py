@@ -60,7 +60,7 @@ def train(
         ValueError: The batch does not fit the data or the processes; `out` holds another run or is being written.
         OSError: The run cannot be begun, or its end cannot be saved.
     """
-    from rankrise.training._loop import run
+    from rankrise.training._run import run
 
     try:
         return run(

@@ -23,8 +23,8 @@ CIFAR10 = TrainingSpec(  # the paper's recipe
         evaluate_every=5,
     ),
 )
-SMALL = TrainingSpec(  # a fifth of the images, a network forty times smaller: under an hour on two cores
-    data=DataConfig("cifar10", num_train=10_000, num_test=2_000),
+SMALL = TrainingSpec(  # a tenth of the images, a network 25 times smaller: half an hour on two cores
+    data=DataConfig("cifar10", num_train=5_000, num_test=1_000),
     model=ViTConfig(num_heads=4, head_dim=32, width=128, mlp_width=128),
     training=TrainingConfig(
         epochs=30, batch_size=128, learning_rate=5e-4, warmup_epochs=2, track_every=39, num_spectra=20, evaluate_every=2
@@ -40,7 +40,7 @@ SMOKE = TrainingSpec(  # no download: images of the same shape with something to
 
 _BASE = Experiment(
     name="vit-cifar10",
-    title="The paper's vision transformer on CIFAR-10, its 500 epochs",
+    title="The paper's ViT on CIFAR-10, 500 epochs",
     shows="the change of both circuits gains rank gradually and stays far below the rank at the start",
     smoke=SMOKE,
     small=SMALL,
@@ -52,7 +52,7 @@ def _at_scale(factor: float) -> Experiment:
     """All of one length, so that only the factor differs: 100 epochs, by when the ranks have settled."""
     return Experiment(
         name=f"vit-cifar10-scale-{factor:g}",
-        title=f"The same with initial weights times {factor:g}, 100 epochs",
+        title=f"The paper's ViT on CIFAR-10 from weights × {factor:g}, 100 epochs",
         shows="a smaller initial scale gives a change of lower stable rank: compare the family vit-cifar10-scale-*",
         smoke=varied(SMOKE, model={"init_scale": factor}),
         small=varied(SMALL, model={"init_scale": factor}),
@@ -67,7 +67,7 @@ def _at_scale(factor: float) -> Experiment:
 _FLIP_AND_CROP = {"augment": ("flip", "crop")}
 _AUGMENTED = Experiment(
     name="vit-cifar10-augmented",
-    title="The same with random flips and crops, 500 epochs",
+    title="The paper's ViT on CIFAR-10 with flips and crops, 500 epochs",
     shows="whether the rank of the change depends on fitting the training images exactly",
     smoke=varied(SMOKE, data=_FLIP_AND_CROP),
     small=varied(SMALL, data=_FLIP_AND_CROP),
@@ -75,7 +75,7 @@ _AUGMENTED = Experiment(
 )
 _CIFAR100 = Experiment(
     name="vit-cifar100",
-    title="The paper's vision transformer on CIFAR-100, 500 epochs",
+    title="The paper's ViT on CIFAR-100, 500 epochs",
     shows="more classes need more rank: compare with vit-cifar10",
     smoke=varied(SMOKE, data={"num_classes": 20}, model={"num_classes": 20}),
     small=varied(SMALL, data={"name": "cifar100"}, model={"num_classes": 100}),

@@ -38,7 +38,7 @@ IMAGENET = TrainingSpec(  # the paper's recipe
     ),
 )
 IMAGENET_SMALL = TrainingSpec(
-    data=replace(IMAGENET.data, image_size=64, num_train=10_000, num_test=2_000),
+    data=replace(IMAGENET.data, image_size=64, num_train=5_000, num_test=1_000),
     model=varied(TINY_IMAGENET_SMALL, model={"num_classes": 1000}).model,
     training=replace(_cifar.SMALL.training, epochs=20, track_every=39),
 )
@@ -52,7 +52,7 @@ _SMOKE = TrainingSpec(
 EXPERIMENTS = (
     Experiment(
         name="vit-tiny-imagenet",
-        title="The paper's vision transformer on 20 classes of Tiny-ImageNet, 200 epochs",
+        title="The paper's ViT on 20 classes of Tiny-ImageNet, 200 epochs",
         shows="the gradual rise on photographs of 64 × 64; 2,000 images, so not ImageNet",
         smoke=_SMOKE,
         small=TINY_IMAGENET_SMALL,

@@ -11,12 +11,12 @@ SMALL = TrainingSpec(
     data=DataConfig("teacher", samples=200, tokens=10, dim=10, num_test=100),
     model=ToyHeadConfig(dim=10, head_dim=10, init_scale=1e-3),
     training=TrainingConfig(
-        epochs=4000,
+        epochs=3000,
         batch_size=200,  # all samples: every step is one of gradient descent
         optimiser="sgd",
-        learning_rate=0.02,
+        learning_rate=0.01,
         schedule="constant",
-        track_every=20,
+        track_every=10,
         num_spectra=100,
         evaluate_every=200,
     ),
@@ -37,7 +37,7 @@ PAPER = varied(  # 1000 samples of 10 tokens of dimension 50
 EXPERIMENTS = (
     Experiment(
         name="toy-matrix-head",
-        title="One head with full matrices on the teacher task, gradient descent from small weights",
+        title="A head with full matrices on the teacher task, gradient descent",
         shows="singular values of both products are learned one after another",
         smoke=SMOKE,
         small=SMALL,
