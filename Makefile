@@ -9,7 +9,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help test test-slow test-gpu lint reproduce bench docs clean
+.PHONY: help test test-slow test-gpu lint reproduce bench demo docs clean
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
 
@@ -58,6 +58,10 @@ bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks
 	$(PIP) --constraint $(VENV)/constraints.txt transformer_lens==4.3.0
 	$(BIN)/python benchmarks/bench_linalg_delta.py --out benchmarks/results
 	$(BIN)/python benchmarks/bench_theory_flow.py --out benchmarks/results
+
+# The demo is written again from the numbers inside it, or with RUNS=folder from new runs.
+demo: $(VENV)/.made-demo-report ## docs/demo/index.html again, after a change of its looks
+	$(BIN)/python -m rankrise.report.demo docs/demo/index.html $(if $(RUNS),--runs $(RUNS))
 
 docs: $(VENV)/.made-docs ## the documentation as a site in ./site
 	$(BIN)/zensical build --clean

@@ -11,6 +11,7 @@ from rankrise.figures._data import Mark as Mark
 from rankrise.figures._data import Order as Order
 from rankrise.figures._data import Panel as Panel
 from rankrise.figures._data import Trace as Trace
+from rankrise.figures._describe import describe_run as describe_run
 from rankrise.figures._registry import build_figure as build_figure
 from rankrise.figures._registry import figure_ids as figure_ids
 from rankrise.figures._registry import takes_experiment as takes_experiment

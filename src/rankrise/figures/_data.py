@@ -6,6 +6,7 @@ depth).
 """
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -144,13 +145,14 @@ class FigureData:
 
     @property
     def name(self) -> str:
-        """What its files are called: the id, and the experiment where there are several.
+        """What its files are called: the id, and the experiment where there are several; never a path.
 
         >>> panel = Panel("", Axis("x"), Axis("y"))
         >>> FigureData("toy_scales", "", "", (panel,), 1, 1, ()).name
         'toy_scales'
         """
-        return f"{self.id}-{self.experiment}" if self.experiment else self.id
+        name = f"{self.id}-{self.experiment}" if self.experiment else self.id
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:120].lstrip(".") or "figure"
 
     @property
     def num_points(self) -> int:

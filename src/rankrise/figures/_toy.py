@@ -107,7 +107,8 @@ def describe(run: RunData) -> str:
     """What was run, in a sentence."""
     task = run.spec.get("task", {})
     sizes = f"{task.get('samples')} samples of {task.get('tokens')} tokens of dimension {task.get('dim')}"
-    return f"Run: {sizes} from a random teacher head, seed {run.seed}."
+    targets = "with random targets" if task.get("targets") == "noise" else "from a random teacher head"
+    return f"Run: {sizes} {targets}, seed {run.seed}."
 
 
 def thin(x: "NDArray[np.float64]", y: "NDArray[np.float64]", tolerance: float = 1e-3) -> "NDArray[np.intp]":

@@ -32,16 +32,22 @@ VIRIDIS = (
     "#453781", "#482475", "#471063",
 )  # fmt: skip
 
+_ON_DARK = (  # viridis from 0.4 to 0.92: on a dark page the last is the brightest
+    "#2a788e", "#26828e", "#228d8d", "#1f978b", "#1fa187", "#25ac82", "#32b67a", "#46c06f", "#5cc863", "#75d054",
+    "#90d743", "#addc30", "#cae11f",
+)  # fmt: skip
+_DARK = {OKABE_ITO["blue"]: "#56B4E9", OKABE_ITO["vermillion"]: "#FF7B6B", GREY: "#a9adb5", "#333333": "#e3e5e8"}
 
-def shade(level: float) -> str:
+
+def shade(level: float, ramp: tuple[str, ...] = VIRIDIS) -> str:
     """The colour of a place in an order, from 0, light, to 1, dark.
 
     >>> shade(0.0), shade(1.0)
     ('#63cb5f', '#471063')
     """
-    place = level * (len(VIRIDIS) - 1)
-    i = min(int(place), len(VIRIDIS) - 2)
-    pairs = zip(_rgb(VIRIDIS[i]), _rgb(VIRIDIS[i + 1]), strict=True)
+    place = level * (len(ramp) - 1)
+    i = min(int(place), len(ramp) - 2)
+    pairs = zip(_rgb(ramp[i]), _rgb(ramp[i + 1]), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * (place - i)):02x}" for a, b in pairs)
 
 
@@ -55,6 +61,19 @@ def colours(figure: FigureData) -> dict[str, str]:
 def colour_of(trace: Trace, found: dict[str, str]) -> str:
     """The colour of one trace, given `colours` of its figure."""
     return found[trace.group] if trace.level is None else shade(trace.level)
+
+
+def dark_of(trace: Trace, found: dict[str, str]) -> str:
+    """Its colour on a dark page."""
+    if trace.level is not None:
+        return shade(trace.level, _ON_DARK)
+    colour = found[trace.group]
+    return _DARK.get(colour, colour)
+
+
+def ramps() -> dict[str, list[str]]:
+    """The scale of colours of ordered things, on a light and on a dark page."""
+    return {"light": list(VIRIDIS), "dark": list(_ON_DARK)}
 
 
 def _rgb(colour: str) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-r"""Labels in three notations: `σ_i` and `W_K W_Qᵀ` of figure data, for matplotlib, for plotly and as plain text.
+r"""Labels in three notations: `σ_i` and `W_K W_Qᵀ` of figure data, for matplotlib, for plotly and for HTML.
 
 Labels may hold names from anywhere: what is markup to a renderer is escaped before the subscripts are made.
 """
@@ -26,6 +26,17 @@ def to_plotly(label: str) -> str:
     """
     escaped = label.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SUBSCRIPT.sub(r"\1<sub>\2</sub>", escaped)
+
+
+def to_html(label: str) -> str:
+    """For a page: safe to insert as it is.
+
+    >>> to_html("W_K & <b>")
+    Markup('W<sub>K</sub> &amp; &lt;b&gt;')
+    """
+    from markupsafe import Markup, escape
+
+    return Markup(_SUBSCRIPT.sub(r"\1<sub>\2</sub>", str(escape(label))))
 
 
 def _symbol(letter: str) -> str:
