@@ -1,18 +1,20 @@
 """Theory runs: the table is what a direct call of `rankrise.theory` gives; done is skipped, cut off starts over."""
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from tests.experiments.test_theory_specs import SPECS, TASK, TOYS
 
 from rankrise import theory
 from rankrise.experiments import NamedSpec, ToyTask, plan_run, read_spec, run_experiment
 from rankrise.experiments._theory_runs import perturbation_times
 from rankrise.experiments._toy_task import toy_data, toy_network, toy_start
+from rankrise.experiments.claims import evaluate_claims
 from rankrise.store import create_run, has_run, is_sealed, load_initial, load_run, rows
-from tests.experiments.test_theory_specs import SPECS, TASK, TOYS
 
 SPECS = {
     **SPECS,
@@ -119,9 +121,9 @@ def test_robustness(assumption):
     assert at == perturbation_times(spec, flow) == sorted(at)
     if assumption == "4.4":
         assert set(at) <= set(theory.activation_times(flow, spec.threshold).tolist())
-    for n, time in enumerate(at):
+    for n, moment in enumerate(at):
         pushed = theory.perturb_flow(
-            net, flow, time=time, t_end=time + spec.duration, noise=spec.noise, seed=spec.seed + n, num_points=11
+            net, flow, time=moment, t_end=moment + spec.duration, noise=spec.noise, seed=spec.seed + n, num_points=11
         )
         assert torch.equal(products(table, head=n), pushed.products)
         assert torch.equal(products(table, "product_perturbed", head=n), pushed.perturbed)
@@ -231,10 +233,36 @@ def read_json(path):
     return json.loads(path.read_text())
 
 
+@pytest.fixture(scope="module")
+def smoke_toys(tmp_path_factory):
+    """All toys at smoke, and how long they took."""
+    out = tmp_path_factory.mktemp("toys")
+    begun = time.monotonic()
+    return {name: run_experiment(name, scale="smoke", out=out) for name in TOYS}, time.monotonic() - begun
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TOYS)
-def test_every_toy_runs_at_smoke(name, tmp_path):
-    report = run_experiment(name, scale="smoke", out=tmp_path)
-    assert report.status == "finished"
-    assert report.message == ""
-    assert isinstance(report.spec.task, ToyTask)
+def test_every_toy_runs_at_smoke(smoke_toys):
+    reports, seconds = smoke_toys
+    for report in reports.values():
+        assert (report.status, report.message) == ("finished", "")
+        assert isinstance(report.spec.task, ToyTask)
+    assert seconds < 180
+
+
+FAILING = {  # on this instance; the rest of the toy's claims hold
+    "stages-visible@toy-flow-1e-2",
+    "stages@toy-adam",
+    "one-after-another@toy-adam",
+    "times-as-in-the-flow@toy-adam",
+    "learns@toy-ceng501",
+}
+
+
+@pytest.mark.slow
+def test_verdicts_on_the_toys(smoke_toys):
+    """Adam has no stages, random targets teach nothing, and the loss at α = 0.01 shows one drop."""
+    verdicts = evaluate_claims({name: [report.folder] for name, report in smoke_toys[0].items()})
+    tested = [verdict for verdict in verdicts if verdict.verdict != "not tested"]
+    assert {verdict.claim.id for verdict in tested} == {v.claim.id for v in verdicts if "@toy-" in v.claim.id}
+    assert {verdict.claim.id for verdict in tested if verdict.verdict == "fails"} == FAILING

@@ -60,7 +60,10 @@ def run(
     if dry_run:
         _print_plans(plans, as_json)
         return
-    code = run_plans(plans, device=device, as_json=as_json)
+    from rankrise.experiments import joined_processes
+
+    with joined_processes(device):
+        code = run_plans(plans, device=device, as_json=as_json)
     if code:
         raise typer.Exit(code)
 

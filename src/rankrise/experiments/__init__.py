@@ -30,3 +30,4 @@ from rankrise.experiments._theory_specs import RobustnessSpec as RobustnessSpec
 from rankrise.experiments._theory_specs import StagesSpec as StagesSpec
 from rankrise.experiments._theory_specs import TheorySpec as TheorySpec
 from rankrise.experiments._theory_specs import ToyTask as ToyTask
+from rankrise.experiments._together import joined_processes as joined_processes

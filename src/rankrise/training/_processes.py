@@ -71,13 +71,26 @@ def joined(device: torch.device) -> Iterator[Processes]:
     if is_ours:
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        _initialise("nccl" if device.type == "cuda" else "gloo")
     control = dist.new_group(backend="gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size(), control)
     finally:
         if is_ours:
             dist.destroy_process_group()
+
+
+def _initialise(backend: str) -> None:
+    """Meet the others under a name that this start of them has for itself.
+
+    On one host, `torchrun` keeps one store over all restarts (torch 2.13): a process that reads there the address of a
+    dead one before the living has written its own waits half an hour. Over several hosts the count of restarts is not
+    the same on all, so it is left as it is.
+    """
+    store, rank, world_size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
 
 
 def choose_device(device: torch.device | str | None) -> torch.device:
