@@ -22,12 +22,12 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from rankrise.data import Batch, DataConfig, load_dataset
-from rankrise.training import TrainingConfig, train
 from torch import Tensor, nn
 
+from rankrise.data import Batch, DataConfig, load_dataset
 from rankrise.models import ViTConfig, build_model
 from rankrise.store import environment
+from rankrise.training import TrainingConfig, train
 
 COMMAND = re.sub(r" --(out|data) \S+", "", " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]))
 BATCH, PAPER_EPOCHS = 512, 500
@@ -252,10 +252,10 @@ def main() -> None:
             row["others"][label] = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(label, row["others"][label], flush=True)
         torch.cuda.empty_cache()
-    if arguments.out is not None:
-        record = {"command": COMMAND, "seed": 0, "environment": environment(), "rows": [row]}
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "training_step.json").write_text(json.dumps(record, indent=1) + "\n")
+        if arguments.out is not None:  # every time: the machine may be taken away
+            record = {"command": COMMAND, "seed": 0, "environment": environment(), "rows": [row]}
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            (arguments.out / "training_step.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+TRAINING = (ROOT / "docs" / "training.md").read_text()
 
 
 def results(name):
@@ -56,6 +57,53 @@ def tracking_lines():
         )
 
 
+def training_step_lines():
+    row = results("training_step")["rows"][0]
+    yield f"| `rankrise run`, data, augmentation and tracking included | {row['rankrise']['milliseconds']:.2f} ms | |"
+    for label, other in row["others"].items():
+        yield f"| {label} | {other['milliseconds']:.1f} ms | {other['times_ours']:.2f}× |"
+
+
+RUNS = {  # hash of the spec: what it is
+    "1b82e3aab262": "scale 1, 100 epochs",
+    "09852b07f1c2": "scale 0.1, 100 epochs",
+    "fae23fa33862": "scale 1, 60 epochs",
+    "cba2ac28ade4": "scale 1, 60 epochs, float32",
+    "dd210f84da1a": "scale 1, 60 epochs, flip and crop",
+}
+REFERENCE = {  # PAPER.md's independent implementation: key-query change, layers 1-6
+    "1b82e3aab262": (2.2, 3.4, 3.0, 4.1, 4.7, 6.4),
+    "09852b07f1c2": (1.04, 1.12, 1.22, 1.31, 1.63, 1.56),
+}
+
+
+def training_rows():
+    record = json.loads((ROOT / "results" / "training.json").read_text())
+    return {row["hash"]: row for row in record["rows"]}
+
+
+def training_lines():
+    for name, label in RUNS.items():
+        row = training_rows()[name]
+        ranks = (", ".join(f"{r:.2f}" for r in row["stable_ranks"][circuit]) for circuit in ("kq", "vo"))
+        yield f"| {label} | {row['scalars']['test_accuracy']:.1%} | {' | '.join(ranks)} |"
+
+
 def test_tables_repeat_the_committed_results():
-    for line in [*spectra_lines(), *flow_lines(), *tracking_lines()]:
+    for line in [*spectra_lines(), *flow_lines(), *tracking_lines(), next(iter(training_step_lines()))]:
         assert line in README, line
+    for line in [*training_step_lines(), *training_lines()]:
+        assert line in TRAINING, line
+
+
+def test_the_committed_runs_agree_with_the_independent_implementation():
+    for name, reference in REFERENCE.items():
+        for ours, theirs in zip(training_rows()[name]["stable_ranks"]["kq"], reference, strict=True):
+            assert abs(ours / theirs - 1) < 0.1, (name, ours, theirs)  # asked: 30%
+
+
+def test_accuracies_of_the_committed_runs():
+    accuracy = {name: row["scalars"].get("test_accuracy") for name, row in training_rows().items()}
+    assert accuracy["fae23fa33862"] >= 0.60
+    assert accuracy["dd210f84da1a"] >= 0.75
+    assert abs(accuracy["fae23fa33862"] - accuracy["cba2ac28ade4"]) <= 0.02

@@ -7,7 +7,10 @@ import torch.nn.functional as F
 from rankrise.models import ViTConfig, build_model
 from rankrise.models._short_attention import short_attention
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # said once, by the thread that runs backward first
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
