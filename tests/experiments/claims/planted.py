@@ -73,10 +73,10 @@ def robustness(root, name, *, final, seed=0):
     """Two perturbations of 0.1 that end at distances `final`; products are 1."""
     blocks = []
     for n, end in enumerate(final):
-        steps = [2 * n, 2 * n + 1]
-        plain = np.ones((2, 4))
-        moved = plain + np.array([[0.1], [end]])
-        blocks += [curve_rows({"time": [0.0, 1.0]}, steps=steps), *product_rows(plain, steps=steps, head=n)]
+        steps = [3 * n, 3 * n + 1, 3 * n + 2]
+        plain = np.ones((3, 4))
+        moved = plain + np.array([[0.1], [end], [end]])
+        blocks += [curve_rows({"time": [0.0, 0.4, 1.0]}, steps=steps), *product_rows(plain, steps=steps, head=n)]
         blocks += product_rows(moved, quantity="product_perturbed", steps=steps, head=n)
     return seal(root, name, seed, {"kind": "robustness", "task": {"dim": 2}}, blocks)
 

@@ -16,6 +16,7 @@ PREDICATES: tuple[Predicate, ...] = (
     *_comparisons.PREDICATES,
     *_variants.PREDICATES,
 )
+_PIPE = r"\|"  # inside a cell of a table
 _TITLES = {
     "1": "The toy learns in stages",
     "2": "The learned change has low rank",
@@ -137,7 +138,8 @@ def describe_claims() -> str:
                 claim = predicate.claim
                 where = f"{claim.circuit}; {claim.layers}" if claim.layers else claim.circuit
                 text = f"`{claim.id}`: {claim.statement} ({claim.reference})"
-                lines.append(f"| {text} | {_short(predicate)} | {where} | {claim.aggregate} | {claim.threshold} |")
+                cells = (text, _short(predicate), where, claim.aggregate, claim.threshold)
+                lines.append(f"| {' | '.join(cell.replace('|', _PIPE) for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -69,8 +69,8 @@ def random_stable_rank(width: int, head_dim: int) -> float:
     The change of all four factors at random has twice that inner dimension, and a larger stable rank: this is the
     stricter of the two.
 
-    >>> round(random_stable_rank(512, 128))
-    42
+    >>> 41 < random_stable_rank(512, 128) < 44
+    True
     """
     return float(stable_rank(gaussian_spectra(width, width, inner=head_dim, samples=16)).mean())
 
