@@ -71,7 +71,7 @@ def _robustness(assumption: Literal["4.3", "4.4"], noise: float) -> Experiment:
             log10_alpha=-32,
             t_end=size.t_end,
             noise=noise,
-            duration=size.t_end / 20,
+            duration=size.t_end / 8,
         ),
     )
 
@@ -118,7 +118,7 @@ EXPERIMENTS = (
     _descent("toy-gd", "Gradient descent in place of the flow, α = 1e-8", "the stages of toy-flow-1e-8"),
     _descent(
         "toy-sgd",
-        "Stochastic gradient descent in place of the flow, a tenth of the samples a step",
+        "Stochastic gradient descent in place of the flow",
         "the stages of toy-flow-1e-8, with noise",
         optimiser="sgd",
         batch_size=20,
@@ -127,20 +127,20 @@ EXPERIMENTS = (
     _adam(),
     _descent(
         "toy-relu",
-        "The head with a feed-forward block of ReLU, which the theorem does not allow; gradient descent",
+        "A block with ReLU, outside the theorem; gradient descent",
         "whether stages need a smooth network",
         activation="relu",
     ),
     _experiment(
         "toy-cross-entropy",
-        "The flow from α = 1e-8 with cross-entropy and no penalty, which the theorem does not allow",
+        "Cross-entropy without a penalty, outside the theorem; flow",
         "whether stages need a loss with a finite minimum",
         lambda size: FlowSpec(**size.common(loss="cross_entropy"), log10_alpha=_BESIDE, t_end=size.t_end),
     ),
     _descent(
         "toy-ceng501",
-        "The toy of the CENG501 reproduction: random targets, α = 1e-2; time is η·step/log(1/α)",
-        "with targets that nothing generates there is next to nothing to learn",
+        "The toy of the CENG501 reproduction: random targets, α = 1e-2",
+        "with targets that nothing generates there is next to nothing to learn; time is η·step/log(1/α)",
         targets="noise",
         log10_alpha=-2,
     ),
