@@ -5,6 +5,7 @@ are this package at the shell.
 """
 
 from rankrise.experiments._experiment import Experiment as Experiment
+from rankrise.experiments._find_runs import find_runs as find_runs
 from rankrise.experiments._folders import NamedSpec as NamedSpec
 from rankrise.experiments._folders import read_spec as read_spec
 from rankrise.experiments._kinds import missing_data as missing_data
@@ -13,6 +14,12 @@ from rankrise.experiments._plan import plan_run as plan_run
 from rankrise.experiments._plan import vary as vary
 from rankrise.experiments._registry import experiments as experiments
 from rankrise.experiments._registry import find_experiment as find_experiment
+from rankrise.experiments._reproduce import Attempt as Attempt
+from rankrise.experiments._reproduce import Watch as Watch
+from rankrise.experiments._reproduce import carry_out as carry_out
+from rankrise.experiments._reproduce import estimate_seconds as estimate_seconds
+from rankrise.experiments._reproduction import Reproduction as Reproduction
+from rankrise.experiments._reproduction import plan_reproduction as plan_reproduction
 from rankrise.experiments._run import RunReport as RunReport
 from rankrise.experiments._run import execute_run as execute_run
 from rankrise.experiments._run import run_experiment as run_experiment
@@ -30,4 +37,5 @@ from rankrise.experiments._theory_specs import RobustnessSpec as RobustnessSpec
 from rankrise.experiments._theory_specs import StagesSpec as StagesSpec
 from rankrise.experiments._theory_specs import TheorySpec as TheorySpec
 from rankrise.experiments._theory_specs import ToyTask as ToyTask
+from rankrise.experiments._thin import thin_run as thin_run
 from rankrise.experiments._together import joined_processes as joined_processes

@@ -3,6 +3,8 @@
 `rankrise.report` draws them.
 """
 
+from rankrise.figures._all import Gallery as Gallery
+from rankrise.figures._all import build_figures as build_figures
 from rankrise.figures._csv import to_csv as to_csv
 from rankrise.figures._data import Axis as Axis
 from rankrise.figures._data import Cells as Cells

@@ -38,7 +38,9 @@ def claims() -> list[Claim]:
     return [predicate.claim for predicate in PREDICATES]
 
 
-def evaluate_claims(runs: Mapping[str, Sequence[Path]]) -> list[Verdict]:
+def evaluate_claims(
+    runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, str] | None = None
+) -> list[Verdict]:
     """Test every claim on the runs there are.
 
     Seeds are the independent repeats: heads of one network are not, so a number is taken over heads and layers within a
@@ -48,6 +50,7 @@ def evaluate_claims(runs: Mapping[str, Sequence[Path]]) -> list[Verdict]:
 
     Args:
         runs: Folders of finished runs by experiment, one for each seed.
+        absent: Why experiments have no run, by name, a sentence each: the reason of what is not tested.
 
     Raises:
         ValueError: A folder is no run of an experiment, or is damaged.
@@ -57,14 +60,17 @@ def evaluate_claims(runs: Mapping[str, Sequence[Path]]) -> list[Verdict]:
     ('not tested', 'No run of toy-stages. `rankrise run toy-stages` makes one.')
     """
     data = {name: [RunData(Path(folder)) for folder in folders] for name, folders in runs.items()}
-    return [_evaluate(predicate, data) for predicate in PREDICATES]
+    return [_evaluate(predicate, data, absent or {}) for predicate in PREDICATES]
 
 
-def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]]) -> Verdict:
+def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absent: Mapping[str, str]) -> Verdict:
     present = [name for name in predicate.needs if data.get(name)]
     missing = [name for name in predicate.needs if name not in present]
     if missing and len(present) < (predicate.at_least or len(predicate.needs)):
         names = " ".join(missing)
+        reasons = dict.fromkeys(absent[name] for name in missing if name in absent)
+        if reasons:
+            return _untested(predicate, " ".join(reasons))
         return _untested(predicate, f"No run of {', '.join(missing)}. `rankrise run {names}` makes one.")
     for name in present:
         specs = [{key: value for key, value in run.spec.items() if key != "seed"} for run in data[name]]

@@ -43,7 +43,7 @@ def _wide(spec: TrainingSpec) -> TrainingSpec:
     return varied(spec, model=doubled)
 
 
-_VARIANTS: dict[str, tuple[Callable[[TrainingSpec], TrainingSpec], str]] = {
+VARIANTS: dict[str, tuple[Callable[[TrainingSpec], TrainingSpec], str]] = {
     "relu": (_relu, "with ReLU in place of GELU"),
     "sgd": (_sgd, "with SGD of momentum 0.9 in place of Adam"),
     "random-labels": (_random_labels, "with random labels"),
@@ -52,7 +52,7 @@ _VARIANTS: dict[str, tuple[Callable[[TrainingSpec], TrainingSpec], str]] = {
 
 
 def _variant(base: str, name: str) -> Experiment:
-    change, words = _VARIANTS[name]
+    change, words = VARIANTS[name]
     smoke, small, paper = (change(spec) for spec in _BASES[base])
     return Experiment(
         f"{base}-{name}",
@@ -94,7 +94,7 @@ _CENG501 = TrainingSpec(  # batches of 32 to 50,000 steps, a small network, imag
 
 EXPERIMENTS = (
     *(_digits_scale(factor) for factor in (1.0, 0.3, 0.1, 0.03)),
-    *(_variant(base, name) for base in _BASES for name in _VARIANTS),
+    *(_variant(base, name) for base in _BASES for name in VARIANTS),
     Experiment(
         "vit-cifar10-ceng501",
         "The recipe of the CENG501 reproduction, 50,000 steps",
