@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make test` and `make reproduce`. Both build their environment in .venv first.
 #   PYTHON=python3.12   the interpreter the environment is made from
 #   TORCH=torch==2.12.0 another torch than the pinned one
-#   SCALE=small         how much `make reproduce` runs
+#   SCALE=small         how much `make reproduce` runs; small and paper want DATA=folder as well
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 SCALE  ?= smoke
@@ -27,8 +27,12 @@ $(VENV)/.made-%: pyproject.toml constraints.txt $(TORCH_STAMP)
 	@touch $@
 comma := ,
 
-# Two BLAS pools on two cores fight; one thread each is faster and repeatable.
+# Two BLAS pools on two cores fight; one thread each is faster and repeatable. The small networks of `smoke` gain nothing
+# from a second one.
 test test-slow bench: export OMP_NUM_THREADS ?= 1
+ifeq ($(SCALE),smoke)
+reproduce: export OMP_NUM_THREADS ?= 1
+endif
 
 EVERYTHING := $(VENV)/.made-dev-demo-report-hf-peft-lightning-track
 
@@ -47,12 +51,8 @@ test-slow: $(EVERYTHING) ## large files, faults, long accuracy runs
 test-gpu: ## needs a CUDA device; uses the interpreter at hand (PYTHON=...), installs nothing
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
 
-reproduce: $(VENV)/.made-demo-report ## everything that exists so far, end to end
-	$(BIN)/rankrise env
-	$(BIN)/rankrise stages --dim 4 --alpha 1e-8 --alpha 1e-32 --log10-alpha -1000000 --out report
-	$(BIN)/python examples/stages_of_a_head.py report/stages.png
-	$(BIN)/python examples/rank_of_a_change.py
-	@echo "make reproduce: the paper's figures are not in this version yet; what ran above is all there is, tables and a figure in report/." >&2
+reproduce: $(VENV)/.made-demo-report ## runs, figures, claims and report: minutes on two cores, no data, no GPU
+	$(BIN)/rankrise reproduce --scale $(SCALE) $(if $(DATA),--data $(DATA))
 
 bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks/results
 	$(PIP) --constraint $(VENV)/constraints.txt transformer_lens==4.3.0

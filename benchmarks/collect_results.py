@@ -11,6 +11,7 @@ from rankrise.store import has_run, is_sealed
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, help="folder of the runs")
     parser.add_argument("out", type=Path, help="folder of the copies")

@@ -23,9 +23,10 @@ def figure(
     ] = None,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("figures"),
-    formats: Annotated[str, typer.Option("--format", help="Of svg, png, pdf, csv, with commas between.")] = "svg,png,csv",
+    formats: Annotated[str, typer.Option("--format", help="Of svg, png, pdf, csv.")] = "svg,png,csv",
     scale: Annotated[
-        Scale | None, typer.Option(help="Only runs that `reproduce` makes at this scale. [default: the largest there is]")
+        Scale | None,
+        typer.Option(help="Only runs of `reproduce` at this scale. [default: the largest there is]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of lines.")] = False,
 ) -> None:
@@ -35,7 +36,7 @@ def figure(
     from rankrise.figures import figure_ids, takes_experiment
 
     try:
-        wanted = [i for i in figure_ids()] if ids == ["all"] else list(dict.fromkeys(ids))
+        wanted = list(figure_ids()) if ids == ["all"] else list(dict.fromkeys(ids))
         for figure_id in wanted:
             takes_experiment(figure_id)  # refuses an unknown one
     except ValueError as error:
@@ -84,9 +85,7 @@ def _check_experiments(names: Sequence[str], found: Mapping[str, Sequence[Path]]
             )
 
 
-def _figures(
-    ids: Sequence[str], experiments: Sequence[str], found: Mapping[str, Sequence[Path]]
-) -> "list[FigureData]":
+def _figures(ids: Sequence[str], experiments: Sequence[str], found: Mapping[str, Sequence[Path]]) -> "list[FigureData]":
     """Those that were asked for; where no network was named, of every network that has the runs.
 
     Raises:

@@ -13,7 +13,8 @@ def report(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
     scale: Annotated[
-        Scale | None, typer.Option(help="Only runs that `reproduce` makes at this scale. [default: the largest there is]")
+        Scale | None,
+        typer.Option(help="Only runs of `reproduce` at this scale. [default: the largest there is]"),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim fails.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 def reproduce(
     scale: Annotated[
-        Scale, typer.Option(help="smoke: minutes on two cores, no data; small: hours on a CPU; paper: an hour on a GPU.")
+        Scale,
+        typer.Option(help="smoke: minutes on two cores; small: hours on a CPU; paper: an hour on a GPU."),
     ] = Scale.smoke,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data sets. [default: data]", envvar="RANKRISE_DATA")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
-    runs: Annotated[Path, typer.Option(help="Folder of the runs; what is done there is not done again.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Folder of the runs; what is done stays.")] = Path("runs"),
     seeds: Annotated[
         int | None, typer.Option(min=1, max=100, help="Seeds of every network. [default: the plan's, 1 or 3]")
     ] = None,

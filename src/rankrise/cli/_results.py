@@ -44,7 +44,7 @@ def write_results(
     from rankrise.figures import build_figures
     from rankrise.report import environment_of, write_report
 
-    verdicts = evaluate_claims(runs, absent=absent)
+    verdicts: Sequence[Any] = evaluate_claims(runs, absent=absent)
     gallery = build_figures(runs)
     note(f"drawing {len(gallery.figures)} figures")
     for name, reason in gallery.missing.items():

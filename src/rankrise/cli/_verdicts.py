@@ -1,13 +1,16 @@
 """Claims and what runs say of them, for the terminal."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rankrise.cli._output import table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rankrise.experiments.claims import Verdict
+
+_MOST_REASONS = 8
 
 
 def verdict_table(verdicts: "Sequence[Verdict]") -> str:
@@ -28,14 +31,16 @@ def verdict_table(verdicts: "Sequence[Verdict]") -> str:
     lines = [table(rows, left=("verdict", "claim", "must be", "n"))] if rows else []
     if reasons:
         lines += ["", "not tested:"] if rows else ["not tested:"]
-        lines += [f"{number:>4}  {reason}" for reason, number in reasons.items()]
+        lines += [f"{number:>4}  {reason}" for reason, number in reasons.most_common(_MOST_REASONS)]
+        others = sum(reasons.values()) - sum(number for _, number in reasons.most_common(_MOST_REASONS))
+        lines += [f"{others:>4}  for other reasons; --json has them"] * bool(others)
     return "\n".join([*lines, "", f"{len(verdicts)} claims: {count(verdicts)}."])
 
 
 def count(verdicts: "Sequence[Verdict]") -> str:
     """How many hold, fail, and are not tested."""
     words = {"holds": "hold", "fails": "fail", "not tested": "not tested"}
-    found = Counter(verdict.verdict for verdict in verdicts)
+    found = Counter(str(verdict.verdict) for verdict in verdicts)
     return ", ".join(f"{found[name]} {word}" for name, word in words.items() if found[name])
 
 

@@ -1,4 +1,4 @@
-"""How long runs take: measured where one like it was run on this machine, else a guess that is corrected as runs end."""
+"""How long runs take: measured where one like it was run here, else a guess that is corrected as runs end."""
 
 import json
 import math

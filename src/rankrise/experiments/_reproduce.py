@@ -34,7 +34,7 @@ class Watch(Protocol):
     """Who shows how a plan gets on."""
 
     def begin(self, run: PlannedRun, number: int, total: int, estimate: float, after: float) -> None:
-        """A run begins: the `number`-th of `total` to do, of about `estimate` seconds, with `after` seconds to follow."""
+        """A run begins, of about `estimate` seconds, with `after` seconds to follow."""
 
     def update(self, report: "Report") -> None:
         """The run has got so far."""

@@ -40,10 +40,7 @@ class Reproduction:
 
     def finished(self) -> dict[str, list[Path]]:
         """Folders of the runs that are finished by now, by experiment: what figures and claims read."""
-        found = {
-            name: [run.folder for run in runs if has_run(run.folder) and run.state != "refused" and is_sealed(run.folder)]
-            for name, runs in self.members.items()
-        }
+        found = {name: [run.folder for run in runs if _is_finished(run)] for name, runs in self.members.items()}
         return {name: folders for name, folders in found.items() if folders}
 
     def absences(self) -> dict[str, str]:
@@ -100,6 +97,10 @@ def plan_reproduction(
 def _seeds(part: Part, num_seeds: int | None) -> list[int | None]:
     spec = find_experiment(part.name).spec(part.scale)
     return list(range(num_seeds or part.num_seeds)) if isinstance(spec, TrainingSpec) else [None]
+
+
+def _is_finished(run: PlannedRun) -> bool:
+    return run.state != "refused" and has_run(run.folder) and is_sealed(run.folder)
 
 
 def _short_of(run: PlannedRun) -> str:

@@ -60,6 +60,6 @@ def _wanted(runs: Runs) -> list[tuple[str, str]]:
 
 
 def _is_member(name: str, networks: list[str]) -> bool:
-    """Whether another run stands for this one: the network itself, or for a family without one its member of scale 1."""
+    """Whether another stands for it: the network itself, or in a family without one the member of scale 1."""
     base, in_family, factor = name.partition("-scale-")
     return bool(in_family) and (base in networks or factor != "1")

@@ -38,9 +38,7 @@ def claims() -> list[Claim]:
     return [predicate.claim for predicate in PREDICATES]
 
 
-def evaluate_claims(
-    runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, str] | None = None
-) -> list[Verdict]:
+def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, str] | None = None) -> list[Verdict]:
     """Test every claim on the runs there are.
 
     Seeds are the independent repeats: heads of one network are not, so a number is taken over heads and layers within a

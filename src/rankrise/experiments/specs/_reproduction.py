@@ -50,9 +50,7 @@ _GPUS = (
     "Takes days on one GPU, so it is not run here: torchrun --nproc-per-node 8 -m rankrise run {name} --scale paper "
     "--data DIR, then reproduce again"
 )
-_LARGE = tuple(
-    Part(name, "paper", by_hand=_GPUS.format(name=name)) for name in ("vit-imagenet", "gpt2-wikitext103")
-)
+_LARGE = tuple(Part(name, "paper", by_hand=_GPUS.format(name=name)) for name in ("vit-imagenet", "gpt2-wikitext103"))
 
 PARTS: dict[Scale, tuple[Part, ...]] = {
     "smoke": (
