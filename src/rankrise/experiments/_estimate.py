@@ -12,7 +12,7 @@ from rankrise.experiments._theory_specs import DescentSpec, MatrixFlowSpec, Robu
 from rankrise.models import GPTConfig, ToyHeadConfig, ViTConfig
 
 NAME = "durations.json"
-_CPU = (2e10, 0.02, 1.0)  # FLOP/s, seconds more for each step, seconds to begin
+_CPU = (5e10, 0.012, 0.5)  # FLOP/s, seconds more for each step, seconds to begin
 _GPU = (2e14, 0.002, 30.0)
 _SAMPLES = {"cifar10": 50_000, "cifar100": 50_000, "digits": 1_437, "image_folder": 2_000, "text": 2_400}
 
