@@ -211,3 +211,16 @@ def test_command_writes_the_demo_again(tmp_path):
     page.write_text(DEMO.read_text().replace("<h1>", "<h1>older "))
     main([str(page)])
     assert page.read_text() == DEMO.read_text()
+
+
+def test_claims_stand_with_what_was_run(tmp_path, runs):
+    verdicts = [
+        verdict(f"low@{NAME}"),
+        verdict("stage@toy-flow", "fails"),
+        verdict("rank@gpt2", "not tested", value=None),
+    ]
+    text = write_report(tmp_path, [], verdicts, runs, {}).read_text()
+    assert f'<strong>{NAME}</strong> <span class="soft">1 hold</span>' in text
+    assert '<strong>the toy</strong> <span class="soft">1 fail</span>' in text
+    assert "rank@gpt2</code> statement of rank@gpt2: as measured" in text
+    assert text.index("10 epochs of CIFAR-10") < text.index("statement of low@")
