@@ -115,9 +115,10 @@ def _picture(figure: FigureData) -> "Figure":
         _add_scale(picture, figure, all_axes)
     picture.suptitle(to_mathtext(figure.title), x=0.008, ha="left", fontsize=11.5, fontweight="bold")
     picture.draw_without_rendering()
-    picture.set_layout_engine("none")  # the labels below are placed on axes that stay
     for axes, panel in zip(all_axes, figure.panels, strict=True):
         spread(axes, panel, found)
+    picture.draw_without_rendering()  # with room for the labels
+    picture.set_layout_engine("none")  # and so it stays, whatever it is saved as
     return picture
 
 
