@@ -79,7 +79,10 @@ def describe(report: "RunReport") -> str:
 def _intention(plan: "PlannedRun") -> str:
     if plan.state == "done":
         return f"done before, in {plan.folder}; skipped"
-    return f"{'resumed' if plan.state == 'unfinished' else 'begun'} in {plan.folder}"
+    from rankrise.experiments import TheorySpec
+
+    again = "started over" if isinstance(plan.spec, TheorySpec) else "resumed"
+    return f"{again if plan.state == 'unfinished' else 'begun'} in {plan.folder}"
 
 
 @contextlib.contextmanager

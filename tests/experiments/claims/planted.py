@@ -3,10 +3,16 @@
 import numpy as np
 import torch
 
+from rankrise.experiments import experiments
 from rankrise.experiments._theory_table import curve_rows, path_rows, product_rows
 from rankrise.store import create_run, rows
 
 FACTORS = (1.0, 0.3, 0.1, 0.03)
+
+
+def data_of(name):
+    """What the experiment of that name is about."""
+    return experiments()[name].paper.data.name
 
 
 def seal(root, name, seed, spec, blocks):
@@ -73,10 +79,10 @@ def robustness(root, name, *, final, seed=0):
     """Two perturbations of 0.1 that end at distances `final`; products are 1."""
     blocks = []
     for n, end in enumerate(final):
-        steps = [2 * n, 2 * n + 1]
-        plain = np.ones((2, 4))
-        moved = plain + np.array([[0.1], [end]])
-        blocks += [curve_rows({"time": [0.0, 1.0]}, steps=steps), *product_rows(plain, steps=steps, head=n)]
+        steps = [3 * n, 3 * n + 1, 3 * n + 2]
+        plain = np.ones((3, 4))
+        moved = plain + np.array([[0.1], [end], [end]])
+        blocks += [curve_rows({"time": [0.0, 0.4, 1.0]}, steps=steps), *product_rows(plain, steps=steps, head=n)]
         blocks += product_rows(moved, quantity="product_perturbed", steps=steps, head=n)
     return seal(root, name, seed, {"kind": "robustness", "task": {"dim": 2}}, blocks)
 
@@ -92,6 +98,8 @@ def network(
     accuracy=0.6,
     width=64,
     head_dim=32,
+    num_measured=12,
+    data=None,
     seed=0,
 ):
     """A trained network: stable ranks (layers, measurements) after the start; two heads that differ by ±0.1."""
@@ -101,6 +109,9 @@ def network(
     blocks = []
     for circuit, ranks in (("kq", kq), ("vo", vo)):
         ranks = np.array(ranks, dtype=float)
+        if num_measured is not None:  # the same curve, measured more often
+            at = np.linspace(0, ranks.shape[1] - 1, num_measured)
+            ranks = np.stack([np.interp(at, np.arange(ranks.shape[1]), row) for row in ranks])
         layers = np.arange(len(ranks))
         heads = np.array([-0.1, 0.1])
         blocks.append(rows(0, "stable_rank", np.zeros((len(ranks), 2)), circuit=circuit, layers=layers, heads=True))
@@ -111,7 +122,7 @@ def network(
         blocks.append(rows(0, "initial_spectrum", flat, circuit=circuit, layers=layers, heads=True))
     blocks.append(rows(10 * ranks.shape[1], "test_accuracy", [accuracy]))
     model = {"kind": "vit", "width": width, "head_dim": head_dim, "init_scale": init_scale}
-    return seal(root, name, seed, {"kind": "training", "model": model}, blocks)
+    return seal(root, name, seed, {"kind": "training", "model": model, "data": {"name": data or data_of(name)}}, blocks)
 
 
 def family(root, base, *, ranks, accuracies=(0.6, 0.6, 0.6, 0.5), circuit="kq", seed=0):

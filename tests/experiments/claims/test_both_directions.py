@@ -7,6 +7,8 @@ import pytest
 from tests.experiments.claims import planted
 
 from rankrise.experiments.claims import claims, evaluate_claims
+from rankrise.experiments.claims._evaluate import PREDICATES, _evaluate
+from rankrise.experiments.claims._runs import RunData
 
 TIMES = np.linspace(0, 1, 401)
 DROPS = (0.2, 0.5, 0.8)
@@ -192,7 +194,15 @@ CASES = [
 
 
 def verdict_of(claim, runs):
-    return next(verdict for verdict in evaluate_claims(runs) if verdict.claim.id == claim)
+    """What `evaluate_claims` says of one claim; `test_one_claim_alone` compares."""
+    data = {name: [RunData(folder) for folder in folders] for name, folders in runs.items()}
+    return _evaluate(next(p for p in PREDICATES if p.claim.id == claim), data)
+
+
+def test_one_claim_alone(tmp_path):
+    runs = one_stages(tmp_path)
+    for verdict in evaluate_claims(runs):
+        assert verdict_of(verdict.claim.id, runs) == verdict
 
 
 @pytest.mark.parametrize(("claim", "good", "bad"), CASES, ids=[case[0] for case in CASES])

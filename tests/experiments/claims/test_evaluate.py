@@ -1,13 +1,14 @@
 """Verdicts: intervals over seeds, numbers that can be checked by hand, and what is missing said in a sentence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.experiments.claims import planted
 from tests.experiments.claims.test_both_directions import STEEP, verdict_of
 
-from rankrise.experiments import experiments
+from rankrise.experiments import NamedSpec, experiments, run_experiment
 from rankrise.experiments.claims import claims, describe_claims, evaluate_claims
 from rankrise.experiments.claims._evaluate import PREDICATES
 from rankrise.experiments.claims._networks import random_stable_rank
@@ -102,7 +103,7 @@ def test_two_scales_are_enough_and_one_is_not(tmp_path):
     ("claim", "build", "reason"),
     [
         ("deeper-is-higher-kq@vit-digits", lambda r: planted.network(r, "vit-digits"), "an order needs three"),
-        ("rises-kq@vit-digits", lambda r: planted.network(r, "vit-digits", kq=((1,),), vo=((1,),)), "fewer than two"),
+        ("rises-kq@vit-digits", lambda r: planted.network(r, "vit-digits", num_measured=9), "9 measurements"),
         ("rises-kq@vit-digits", lambda r: planted.toy(r, "vit-digits", losses=STEEP), "has no `stable_rank` of kq"),
         (
             "plateaus@toy-flow-1e-32",
@@ -144,9 +145,17 @@ def test_random_change_of_the_papers_size():
 
 def test_initial_spectrum_from_the_weights(tmp_path):
     """A real run has no `initial_spectrum` in its table: it is read from the weights."""
-    from rankrise.experiments import run_experiment
-
-    report = run_experiment("vit-digits", scale="smoke", out=tmp_path)
+    spec = experiments()["vit-digits"].smoke
+    spec = replace(spec, training=replace(spec.training, epochs=3, track_every=1))  # 12 measurements
+    report = run_experiment(NamedSpec("vit-digits", spec), out=tmp_path, device="cpu")
     found = verdict_of("lower-than-init-kq@vit-digits", {"vit-digits": [report.folder]})
     assert found.verdict in ("holds", "fails")
     assert 0 < found.value < 2
+
+
+def test_what_stands_in_for_the_data_tests_nothing(tmp_path):
+    folder = planted.network(tmp_path, "vit-cifar10", data="synthetic_images")
+    for verdict in evaluate_claims({"vit-cifar10": [folder]}):
+        assert verdict.verdict == "not tested"
+    found = verdict_of("rises-kq@vit-cifar10", {"vit-cifar10": [folder]})
+    assert "was trained on synthetic_images, which stands in for cifar10" in found.reason

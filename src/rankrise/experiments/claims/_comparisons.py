@@ -41,6 +41,7 @@ def accuracy_lost(*runs: RunData) -> Finding:
     family = sorted(runs, key=scale_of, reverse=True)
     found = np.array([run.scalar("test_accuracy")[-1] for run in family])
     scales = ", ".join(f"{scale_of(run):g}" for run in family)
+    parts(family[0])  # refuses a run that is too short
     return Finding(float(found[0] - found[-1]), f"Accuracy {listed(found, '.3f')} at scales {scales}.")
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rankrise.experiments._registry import find_experiment
+from rankrise.experiments._spec import TrainingSpec
 from rankrise.experiments.claims import _comparisons, _networks, _toy, _variants
 from rankrise.experiments.claims._claim import Claim, Finding, NotMeasurable, Predicate, Verdict
 from rankrise.experiments.claims._runs import RunData
@@ -16,6 +18,7 @@ PREDICATES: tuple[Predicate, ...] = (
     *_comparisons.PREDICATES,
     *_variants.PREDICATES,
 )
+_PIPE = r"\|"  # inside a cell of a table
 _TITLES = {
     "1": "The toy learns in stages",
     "2": "The learned change has low rank",
@@ -40,7 +43,8 @@ def evaluate_claims(runs: Mapping[str, Sequence[Path]]) -> list[Verdict]:
 
     Seeds are the independent repeats: heads of one network are not, so a number is taken over heads and layers within a
     run, and its 95% interval (Student's t) over runs. The verdict is that of the mean. Experiments that a claim
-    compares are compared seed by seed.
+    compares are compared seed by seed. A run on data that only stands in for the experiment's own, as at scale `smoke`,
+    and one with fewer than ten measurements, test nothing.
 
     Args:
         runs: Folders of finished runs by experiment, one for each seed.
@@ -71,12 +75,25 @@ def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]]) -> Ve
     if not seeds:
         return _untested(predicate, f"No seed was run of all of {', '.join(present)}. Run them with the same --seed.")
     used = [[found[seed] for found in by_seed] for seed in seeds]
+    for name, run in zip(present, used[0], strict=True):
+        if stand_in := _stand_in(name, run):
+            return _untested(predicate, stand_in)
     try:
         findings = [predicate.measure(*group) for group in used]
     except NotMeasurable as error:
         return _untested(predicate, str(error))
     sources = tuple(dict.fromkeys(run.source for group in used for run in group))
     return _judge(predicate, findings, sources)
+
+
+def _stand_in(name: str, run: RunData) -> str:
+    """Why a run is not of the data its experiment is about, as at scale `smoke`; empty when it is."""
+    spec = find_experiment(name).paper
+    wanted = spec.data.name if isinstance(spec, TrainingSpec) else None
+    got = run.spec.get("data", {}).get("name")
+    if wanted is None or got is None or got == wanted:
+        return ""
+    return f"{run.source} was trained on {got}, which stands in for {wanted}: run it at a larger scale."
 
 
 def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str, ...]) -> Verdict:
@@ -137,7 +154,8 @@ def describe_claims() -> str:
                 claim = predicate.claim
                 where = f"{claim.circuit}; {claim.layers}" if claim.layers else claim.circuit
                 text = f"`{claim.id}`: {claim.statement} ({claim.reference})"
-                lines.append(f"| {text} | {_short(predicate)} | {where} | {claim.aggregate} | {claim.threshold} |")
+                cells = (text, _short(predicate), where, claim.aggregate, claim.threshold)
+                lines.append(f"| {' | '.join(cell.replace('|', _PIPE) for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
 

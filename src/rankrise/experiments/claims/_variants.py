@@ -5,7 +5,8 @@ import numpy as np
 from rankrise.experiments.claims._claim import Finding, NotMeasurable, Predicate, predicate
 from rankrise.experiments.claims._networks import gradual, low_rank, vo_above_kq
 from rankrise.experiments.claims._runs import RunData
-from rankrise.experiments.claims._toy import AT_HALF, active_at_half_loss, detected_stages
+from rankrise.experiments.claims._toy import AT_HALF
+from rankrise.experiments.claims._toy_numbers import active_at_half_loss, detected_stages
 
 _OURS = "beyond the paper"
 _TOYS = {

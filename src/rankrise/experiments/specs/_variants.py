@@ -97,7 +97,7 @@ EXPERIMENTS = (
     *(_variant(base, name) for base in _BASES for name in _VARIANTS),
     Experiment(
         "vit-cifar10-ceng501",
-        "The recipe of the CENG501 reproduction: Adam at 1e-4 without schedule, batches of 32, 50,000 steps",
+        "The recipe of the CENG501 reproduction, 50,000 steps",
         "its Fig. 5 and 6, measured per head and against true initial weights",
         smoke=varied(_cifar.SMOKE, training={"schedule": "constant", "warmup_epochs": 0}),
         small=varied(_cifar.SMALL, training={"schedule": "constant", "warmup_epochs": 0, "batch_size": 32}),
