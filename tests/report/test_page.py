@@ -206,7 +206,9 @@ def test_committed_demo_is_up_to_date_and_small(tmp_path):
     assert data["toy"]["levels"] == [f"α = 10{power}" for power in ("⁻¹", "⁻²", "⁻⁴", "⁻⁸", "⁻¹⁶", "⁻³²")]
     for scale, part in (("smoke", "toy"), ("small", "film")):
         for name, hashed in (source.split("/") for source in data[part]["sources"]):
-            assert hashed == spec_hash(find_experiment(name).spec(scale)), f"{name} is another run now: `make demo RUNS=`"
+            assert hashed == spec_hash(find_experiment(name).spec(scale)), (
+                f"{name} is another run now: `make demo RUNS=`"
+            )
     assert data["toy"]["sources"][-1].startswith("toy-stages/")
 
 
