@@ -65,11 +65,11 @@ def test_csv_holds_every_number():
     panels = (Panel("p", Axis("x"), Axis("y"), (trace,), (Mark(5.0),)), Panel("h", Axis(""), Axis(""), cells=cells))
     lines = list(csv.reader(io.StringIO(to_csv(FigureData("a", "", "", panels, 1, 2, ())))))
     assert lines[1:] == [
-        ["p", "layer 1", "line", "0.1", "2.0", "1.0", "3.0"],
-        ["p", "layer 1", "line", "1.0", "", "1.0", "3.0"],
-        ["p", "", "mark", "5.0", "", "", ""],
-        ["h", "layer 1", "cells", "1", "1.0", "", ""],
-        ["h", "layer 1", "cells", "2", "2.0", "", ""],
+        ["p", "0", "layer 1", "line", "0.1", "2.0", "1.0", "3.0"],
+        ["p", "0", "layer 1", "line", "1.0", "", "1.0", "3.0"],
+        ["p", "", "", "mark", "5.0", "", "", ""],
+        ["h", "", "layer 1", "cells", "1", "1.0", "", ""],
+        ["h", "", "layer 1", "cells", "2", "2.0", "", ""],
     ]
 
 

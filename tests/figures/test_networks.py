@@ -76,6 +76,9 @@ def test_heads_are_cells(tmp_path):
     assert cells.rows == ("layer 1", "layer 2")
     assert cells.cols == ("1", "2")
     assert cells.values == ((3, 5), (1, 1))
+    assert (
+        "from 1.0 to 10.0" in build_figure("stable_rank_by_head", one_run(tmp_path / "again"), experiment=NAME).caption
+    )
 
 
 def test_spectrum_is_normalised_head_by_head(tmp_path):
@@ -88,12 +91,20 @@ def test_spectrum_is_normalised_head_by_head(tmp_path):
     assert figure.order.ticks[-1] == (1, "10")
 
 
+def test_spectrum_says_how_many_directions_there_are(tmp_path):
+    spectra = {1: [[[4, 0.1, 0.1]]], 20: [[[4, 2, 0.1]]]}
+    folder = network_run(tmp_path, NAME, ranks={1: [[1]], 20: [[1]]}, spectra=spectra, initial=[[[1, 1, 1]]])
+    caption = build_figure("spectrum_over_training", {NAME: [folder]}, experiment=NAME).caption
+    assert "1.0 at the first measurement, 2.0 at the last, and 3.0 at init" in caption
+
+
 def test_change_is_drawn_against_init_as_it_is(tmp_path):
     figure = build_figure("perturbation_vs_init", one_run(tmp_path), experiment=NAME)
     init, change = figure.panels[0].traces
     assert (init.label, init.y) == ("product at init", (2, 2))
     assert (change.label, change.y) == ("change by training", (3, 1))
     assert (change.low[0], change.high[0]) == (2, 4)
+    assert "in 1.0 directions of the change and in 1.0 of the initial product" in figure.caption
 
 
 def scale_runs(tmp_path):
@@ -128,6 +139,7 @@ def test_components_are_of_one_head_at_three_scales(tmp_path):
     assert [panel.title for panel in figure.panels[:3]] == [f"scale {s}, key-query" for s in ("1", "0.1", "0.03")]
     trace = figure.panels[1].traces[0]
     assert (trace.x, trace.y) == ((0, 10), (0, 0.1))
+    assert "is 1.00, 1.00, 1.00, from left to right" in figure.caption
     with pytest.raises(ValueError, match=r"`layer` and `head` must be at most 3 and 2, from 1; got 4, 1"):
         build_figure("components_by_scale", runs, experiment=NAME, layer=4)
 

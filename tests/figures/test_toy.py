@@ -51,6 +51,7 @@ def test_scales_curves_come_closer_to_the_limit(runs):
         area[name] = np.abs(flow - limit).mean() * 3
     assert area["α = 10⁻²"] == pytest.approx(0.1 * (1 + 2) / 2, rel=0.01)
     assert area["α = 10⁻⁸"] == pytest.approx(0.01 * (1 + 2) / 2, rel=0.05)
+    assert "is 0.05 at the largest α and 0.005 at the smallest" in build_figure("toy_scales", runs).caption
 
 
 def test_flows_of_two_tasks_are_refused(runs, tmp_path):
@@ -87,6 +88,7 @@ def test_robustness_draws_the_distance_of_every_perturbation_that_moved_somethin
     assert distance.traces[0].x == pytest.approx((0, 0.1, 0.2, 0.3))
     assert distance.traces[0].y == pytest.approx((0.5, 0.05, 0.005, 0.0005))
     assert distance.y.log
+    assert "at most 0.0005 (4.3)" in figure.caption
 
 
 def test_robustness_draws_products_with_and_without_noise(runs):

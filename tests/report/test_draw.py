@@ -3,13 +3,14 @@
 import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
+import matplotlib.text
 import pytest
 from PIL import Image
 from tests.figures.runs import network_run, toy_runs
 from tests.figures.test_networks import INITIAL, NAME, RANKS, SPECTRA, scale_runs
 
 from rankrise.figures import Axis, FigureData, Panel, Trace, build_figure
-from rankrise.report import draw, save_figure
+from rankrise.report import _draw, draw, save_figure
 from rankrise.report._colours import colours, shade
 from rankrise.report._labels import apart
 from rankrise.report._text import to_mathtext, to_plotly
@@ -90,3 +91,16 @@ def test_labels_that_touch_move_apart_and_stay_inside():
     found = apart([5.0, 5.0, 5.0, 99.0], gap=10.0, low=0.0, high=100.0)
     assert found == [0.0, 10.0, 20.0, 99.0]
     assert apart([100.0, 100.0], gap=10.0, low=0.0, high=100.0) == [90.0, 100.0]
+
+
+@pytest.mark.parametrize("figure_id", ["stable_rank_over_training", "toy_stages"])
+def test_nothing_is_cut_off(figure_id, runs):
+    figure = build_figure(figure_id, runs, **({} if figure_id in TOY else {"experiment": NAME}))
+    with mpl.rc_context({**dict(mpl.rcParamsDefault), **_draw._STYLE}):
+        picture = _draw._picture(figure)
+        texts = [t for t in picture.findobj(mpl.text.Text) if t.get_visible() and t.get_text()]
+        edges = [t.get_window_extent() for t in texts]
+    assert len(texts) > 20
+    assert min(box.x0 for box in edges) >= 0
+    assert max(box.x1 for box in edges) <= picture.bbox.width
+    assert max(box.y1 for box in edges) <= picture.bbox.height

@@ -6,12 +6,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.figures.runs import network_run, toy_runs
 from tests.figures.test_networks import INITIAL, NAME, RANKS, SPECTRA, scale_runs
 
+from rankrise.experiments import find_experiment, run_experiment, spec_hash
 from rankrise.figures import Axis, FigureData, Panel, Trace, build_figure, figure_ids
 from rankrise.report import _report, demo_data, read_demo, write_demo, write_report
 from rankrise.report._json import figure_json, short
@@ -202,8 +204,12 @@ def test_committed_demo_is_up_to_date_and_small(tmp_path):
     assert DEMO.stat().st_size <= 1.5e6
     data = read_demo(DEMO)
     assert data["toy"]["levels"] == [f"α = 10{power}" for power in ("⁻¹", "⁻²", "⁻⁴", "⁻⁸", "⁻¹⁶", "⁻³²")]
-    assert any(source.startswith("toy-stages/") for source in data["toy"]["sources"])
-    assert data["film"]["sources"][0].startswith("vit-digits/")
+    for scale, part in (("smoke", "toy"), ("small", "film")):
+        for name, hashed in (source.split("/") for source in data[part]["sources"]):
+            assert hashed == spec_hash(find_experiment(name).spec(scale)), (
+                f"{name} is another run now: `make demo RUNS=`"
+            )
+    assert data["toy"]["sources"][-1].startswith("toy-stages/")
 
 
 def test_command_writes_the_demo_again(tmp_path):
@@ -211,3 +217,35 @@ def test_command_writes_the_demo_again(tmp_path):
     page.write_text(DEMO.read_text().replace("<h1>", "<h1>older "))
     main([str(page)])
     assert page.read_text() == DEMO.read_text()
+
+
+def test_claims_stand_with_what_was_run(tmp_path, runs):
+    verdicts = [
+        verdict(f"low@{NAME}"),
+        verdict("stage@toy-flow", "fails"),
+        verdict("rank@gpt2", "not tested", value=None),
+    ]
+    text = write_report(tmp_path, [], verdicts, runs, {}).read_text()
+    assert f'<strong>{NAME}</strong> <span class="soft">1 hold</span>' in text
+    assert '<strong>the toy</strong> <span class="soft">1 fail</span>' in text
+    assert "rank@gpt2</code> statement of rank@gpt2: as measured" in text
+    assert text.index("10 epochs of CIFAR-10") < text.index("statement of low@")
+
+
+@pytest.mark.slow
+def test_numbers_of_the_demo_are_those_of_its_runs(tmp_path):
+    """The toy again, from its specs: what the committed page shows. Loss and products to a thousandth."""
+    names = ["toy-stages", *(f"toy-flow-1e-{k}" for k in (1, 2, 4, 8, 16, 32))]
+    for name in names:
+        run_experiment(name, scale="smoke", out=tmp_path)
+    runs = {name: list((tmp_path / name).iterdir()) for name in names}
+    again, shown = figure_json(build_figure("toy_scales", runs)), read_demo(DEMO)["toy"]
+    assert [panel["title"] for panel in again["panels"]] == [panel["title"] for panel in shown["panels"]]
+    for new, old in zip(again["panels"], shown["panels"], strict=True):
+        for one, other in zip(new["traces"], old["traces"], strict=True):
+            if one["style"] != "steps":
+                grid = np.linspace(old["x"]["low"], old["x"]["high"], 401)
+                expected = np.interp(grid, other["x"], other["y"])
+                assert np.interp(grid, one["x"], one["y"]) == pytest.approx(expected, abs=3e-3 * np.ptp(other["y"]))
+            else:
+                assert one["y"] == pytest.approx(other["y"], rel=1e-3)

@@ -43,15 +43,22 @@ def build(
         experiment=experiment,
         title=f"Components of the change, head {head} of layer {layer}: {net.network_name(some)}",
         caption=(
-            f"The {num_components} largest singular values of the change over training, dark to light. Compare how far "
-            "σ_1 stands above the rest, and when the others follow: the smaller the initial weights (right), the more "
-            f"one component leads. Each panel has its own vertical axis. {net.describe([some])}"
+            f"The {num_components} largest singular values of the change over training, dark to light; initial "
+            "weights get smaller to the right. Look how far σ_1 leads, and when the others follow. At the end "
+            f"σ_2 / σ_1 of the key-query change is {_ratios(panels[: len(chosen)])}, from left to right. Each panel "
+            f"has its own vertical axis. {net.describe([some])}"
         ),
         panels=tuple(panels),
         rows=2,
         cols=len(chosen),
         sources=tuple(run.source for run in chosen.values()),
     )
+
+
+def _ratios(panels: list[Panel]) -> str:
+    """σ_2 / σ_1 at the end of each panel, as text."""
+    ends = [[trace.y[-1] for trace in panel.traces[:2]] for panel in panels]
+    return ", ".join(f"{second / first:.2f}" if first else "undefined" for first, second in ends)
 
 
 def _spread(factors: list[float], num: int) -> list[float]:

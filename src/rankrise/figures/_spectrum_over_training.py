@@ -39,6 +39,7 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
         for layer in layers
     ]
     unit = net.time_label(found[0])
+    counts = _counts(panels)
     levels = _levels(len(times))
     shown = sorted({0, len(times) // 3, 2 * len(times) // 3, len(times) - 1})
     return FigureData(
@@ -46,9 +47,10 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
         experiment=experiment,
         title=f"Spectrum of the learned change through training: {net.network_name(found[0])}",
         caption=(
-            "Singular values of the change, each divided by its largest. At init (grey, dashed) the product of the two "
-            "weights is spread over all its directions; the change begins with one or few and gains more as training "
-            f"goes on (light to dark). Mean over heads. {net.describe(found)}"
+            "Singular values of the change, divided by the largest, from early (light) to late (dark), against those "
+            "of the product at init (dashed). Above a tenth of the largest are, on average over the panels, "
+            f"{counts[1]} at the first measurement, {counts[-1]} at the last, and {counts[0]} at init. Mean over "
+            f"heads. {net.describe(found)}"
         ),
         panels=tuple(panels),
         rows=2,
@@ -56,6 +58,12 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
         sources=tuple(run.source for run in found),
         order=Order(unit, tuple((levels[i], _short(times[i])) for i in shown)),
     )
+
+
+def _counts(panels: "Sequence[Panel]") -> list[str]:
+    """How many values of each curve are above a tenth of the largest, mean over panels, as text."""
+    above = [[sum(value > 0.1 for value in trace.y) for trace in panel.traces] for panel in panels]
+    return [f"{value:.1f}" for value in np.mean(above, axis=0)]
 
 
 def _short(time: float) -> str:

@@ -22,21 +22,22 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     found = read_experiment(runs, experiment, figure=ID)
     panels = []
     for circuit, title in net.CIRCUITS.items():
-        ends = np.mean([run.dense("stable_rank", circuit).values[-1, :, :, 0] for run in found], axis=0)
+        means = np.mean([run.dense("stable_rank", circuit).values[-1, :, :, 0] for run in found], axis=0)
         cells = Cells(
-            rows=tuple(f"layer {i + 1}" for i in range(ends.shape[0])),
-            cols=tuple(f"{h + 1}" for h in range(ends.shape[1])),
-            values=tuple(numbers(row) for row in ends),
+            rows=tuple(f"layer {i + 1}" for i in range(means.shape[0])),
+            cols=tuple(f"{h + 1}" for h in range(means.shape[1])),
+            values=tuple(numbers(row) for row in means),
             label="stable rank",
         )
         panels.append(Panel(title, Axis("head"), Axis(""), cells=cells))
+    ends = [value for panel in panels if panel.cells for row in panel.cells.values for value in row]
     return FigureData(
         id=ID,
         experiment=experiment,
         title=f"Stable rank of the learned change, head by head: {net.network_name(found[0])}",
         caption=(
-            "Stable rank of the change at the end of training. Heads of a layer differ less than layers do where rows "
-            f"look even. {net.describe(found)}"
+            f"Stable rank of the change at the end of training, from {min(ends):.1f} to {max(ends):.1f}; the darker, "
+            f"the higher. The other figures show means over rows of these. {net.describe(found)}"
         ),
         panels=tuple(panels),
         rows=1,

@@ -43,6 +43,11 @@ _STYLE: dict[str, Any] = {
     "svg.fonttype": "path",
     "path.simplify": True,
 }
+_KINDS: dict[str, dict[str, Any]] = {  # without a date or a version, which would differ
+    ".svg": {"metadata": {"Date": None, "Creator": None}},
+    ".png": {"metadata": {"Software": None}, "dpi": _DPI},
+    ".pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
+}
 _DASHES: dict[str, Any] = {"dashed": (0, (4, 2)), "steps": (0, (4, 1.6)), "dotted": (0, (1, 1.6))}
 
 
@@ -60,18 +65,7 @@ def draw(figure: FigureData, path: str | os.PathLike[str]) -> Path:
         ValueError: Another ending.
     """
     target = Path(path)
-    kinds: dict[str, dict[str, Any]] = {
-        ".svg": {"metadata": {"Date": None, "Creator": None}},
-        ".png": {"metadata": {"Software": None}, "dpi": _DPI},
-        ".pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
-    }
-    if target.suffix not in kinds:
-        raise ValueError(f"`path` must end in {', '.join(kinds)}; got {target.name!r}. Change the ending.")
-    import matplotlib as mpl
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(cast("Any", {**dict(mpl.rcParamsDefault), **_STYLE, "backend": "Agg"})):
-        _picture(figure).savefig(target, **kinds[target.suffix])
+    _save(figure, target)
     return target
 
 
@@ -81,10 +75,23 @@ def save_figure(figure: FigureData, folder: str | os.PathLike[str]) -> tuple[Pat
     Returns:
         The three paths.
     """
-    svg, png = (draw(figure, Path(folder) / f"{figure.name}{ending}") for ending in (".svg", ".png"))
-    csv = Path(folder) / f"{figure.name}.csv"
+    svg, png, csv = (Path(folder) / f"{figure.name}{ending}" for ending in (".svg", ".png", ".csv"))
+    _save(figure, svg, png)
     csv.write_text(to_csv(figure), encoding="utf-8")
     return svg, png, csv
+
+
+def _save(figure: FigureData, *targets: Path) -> None:
+    import matplotlib as mpl
+
+    for target in targets:
+        if target.suffix not in _KINDS:
+            raise ValueError(f"`path` must end in {', '.join(_KINDS)}; got {target.name!r}. Change the ending.")
+    with mpl.rc_context(cast("Any", {**dict(mpl.rcParamsDefault), **_STYLE, "backend": "Agg"})):
+        picture = _picture(figure)
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            picture.savefig(target, **_KINDS[target.suffix])
 
 
 def _picture(figure: FigureData) -> "Figure":
@@ -110,6 +117,8 @@ def _picture(figure: FigureData) -> "Figure":
     picture.draw_without_rendering()
     for axes, panel in zip(all_axes, figure.panels, strict=True):
         spread(axes, panel, found)
+    picture.draw_without_rendering()  # with room for the labels
+    picture.set_layout_engine("none")  # and so it stays, whatever it is saved as
     return picture
 
 
@@ -184,7 +193,7 @@ def _draw_cells(axes: "Axes", panel: Panel, top: float) -> None:
     axes.tick_params(length=0)
     for i, row in enumerate(cells.values):
         for j, value in enumerate(row):
-            dark = (value - 1) / max(top - 1, 1e-9) > 0.45
+            dark = (value - 1) / max(top - 1, 1e-9) > 0.3
             axes.text(j, i, f"{value:.1f}", ha="center", va="center", color="white" if dark else "#222222", fontsize=8)
 
 

@@ -10,7 +10,7 @@ from rankrise.report._colours import ramps
 from rankrise.report._draw import save_figure
 from rankrise.report._json import figure_json
 from rankrise.report._page import asset, plotly_script, render
-from rankrise.report._summary import VerdictLike, counts, environment_rows, run_rows, verdict_rows
+from rankrise.report._summary import VerdictLike, claim_groups, counts, environment_rows, run_rows, verdict_rows
 
 
 def write_report(
@@ -49,7 +49,8 @@ def write_report(
         title=title,
         is_interactive=plotly is not None,
         figures=[_words(figure, picture) for figure, picture in zip(figures, pictures, strict=True)],
-        verdicts=verdict_rows(verdicts),
+        groups=claim_groups(verdicts, runs),
+        untested=verdict_rows([v for v in verdicts if v.verdict == "not tested"]),
         counts=counts(verdicts),
         experiments=run_rows(runs, folder),
         environment=environment_rows(environment),

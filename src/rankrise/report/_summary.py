@@ -61,6 +61,28 @@ def verdict_rows(verdicts: "Sequence[VerdictLike]") -> list[dict[str, Any]]:
     ]
 
 
+def claim_groups(verdicts: "Sequence[VerdictLike]", runs: "Mapping[str, Sequence[Path]]") -> list[dict[str, Any]]:
+    """Claims that were tested, by what they are claimed of (the part of their id after @), with what was run.
+
+    All claims of the toy are one group.
+    """
+    found: dict[str, list[VerdictLike]] = {}
+    for v in verdicts:
+        of = str(v.claim.id).partition("@")[2]
+        if v.verdict != "not tested":
+            found.setdefault("the toy" if of.startswith("toy") else of, []).append(v)
+    return [
+        {"name": name, "what": _of_group(name, runs), "counts": counts(members), "rows": verdict_rows(members)}
+        for name, members in found.items()
+    ]
+
+
+def _of_group(name: str, runs: "Mapping[str, Sequence[Path]]") -> str:
+    first = "toy-stages" if name == "the toy" else name
+    names = [n for n in runs if runs[n] and (n == first or n.startswith(f"{first}-"))]
+    return describe_run(runs[names[0]][0]) if names else ""
+
+
 def counts(verdicts: "Sequence[VerdictLike]") -> str:
     """How many hold, in words.
 

@@ -248,6 +248,11 @@
   drawn.forEach((plot) => seen.observe(plot.element));
   const repaint = () => { paint(); drawn.filter((plot) => plot.isDrawn).forEach(draw); };
   dark.addEventListener("change", repaint);
-  window.addEventListener("beforeprint", () => { isPrinting = true; drawn.forEach(show); repaint(); });
+  window.addEventListener("beforeprint", () => {
+    isPrinting = true;
+    document.querySelectorAll("details").forEach((element) => { element.open = true; });
+    drawn.forEach(show);
+    repaint();
+  });
   window.addEventListener("afterprint", () => { isPrinting = false; repaint(); });
 })();
