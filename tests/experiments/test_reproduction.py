@@ -23,7 +23,9 @@ def test_smoke_needs_no_download_and_no_stand_ins(tmp_path):
     data = {run.spec.data.name for run in plan.runs if isinstance(run.spec, TrainingSpec)}
     assert data == {"digits"}
     assert not any(run.problem for run in plan.runs)
-    factors = [float(run.spec.model.init_scale) for runs in plan.members.values() for run in runs if "scale" in run.name]
+    factors = [
+        float(run.spec.model.init_scale) for runs in plan.members.values() for run in runs if "scale" in run.name
+    ]
     assert len(set(factors)) >= 2
     assert [run.spec.seed for run in plan.members["vit-digits"]] == [0, 1, 2]
 
@@ -70,9 +72,7 @@ def test_absences_name_no_path_of_this_machine(tmp_path):
     assert "torchrun" in reasons["vit-imagenet"]
     assert not any(str(tmp_path) in reason for reason in reasons.values())
     smoke = plan_reproduction("smoke", out=tmp_path).absences()
-    assert smoke["vit-cifar10"] == (
-        "Not part of scale smoke: rankrise reproduce --scale small --data DIR has it."
-    )
+    assert smoke["vit-cifar10"] == ("Not part of scale smoke: rankrise reproduce --scale small --data DIR has it.")
 
 
 def test_a_damaged_run_is_said_and_left_alone(tmp_path, monkeypatch):

@@ -98,7 +98,9 @@ def write_durations(out: Path, measured: dict[str, float]) -> None:
     """Keep them beside the runs; a disk that refuses does not matter here."""
     temporary = out / f".{NAME}.new"
     try:
-        temporary.write_text(json.dumps({key: round(value, 2) for key, value in sorted(measured.items())}, indent=1))
+        temporary.write_text(
+            json.dumps({key: max(round(value, 2), 0.01) for key, value in sorted(measured.items())}, indent=1)
+        )
         temporary.replace(out / NAME)
     except OSError:
         pass

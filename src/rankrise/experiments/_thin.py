@@ -21,7 +21,7 @@ _CIRCUITS = ("kq", "vo")
 _NUM_VALUES = 32  # of a spectrum on the way
 _NUM_LAST = 64  # of the last one
 _MOST_ROWS = 70_000  # of spectra on the way: decides how many steps are kept
-_BITS = 16  # of a mantissa: a relative error of at most 8e-6
+_BITS = 17  # of a mantissa: a relative error of at most 8e-6
 
 
 def thin_run(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Path:
@@ -29,7 +29,7 @@ def thin_run(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
 
     Kept of a training run: all stable ranks of both circuits; spectra at some steps, 32 values on the way and 64 at the
     last; the spectra before training, made from the initial weights; scalars, the loss at measured steps only. Numbers
-    are rounded to 16 bits of mantissa, a relative error of at most 8e-6. Theory runs are kept whole, rounded alike.
+    are rounded to 17 bits of mantissa, a relative error of at most 8e-6. Theory runs are kept whole, rounded alike.
 
     Args:
         source: The run. Where its initial weights are missing they are built again from the seed, and must have the

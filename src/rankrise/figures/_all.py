@@ -46,8 +46,8 @@ def _wanted(runs: Runs) -> list[tuple[str, str]]:
     plain = [name for name in networks if not _is_member(name, networks)]
     toys = [(figure_id, "") for figure_id in figure_ids() if not takes_experiment(figure_id)]
     of_networks = [figure_id for figure_id in figure_ids() if takes_experiment(figure_id)]
-    order = list(dict.fromkeys(name.partition("-scale-")[0] for name in networks))
-    order.sort(key=lambda name: any(name.startswith(f"{base}-") for base in order))  # variants behind
+    bases = dict.fromkeys(name.partition("-scale-")[0] for name in networks)
+    order = sorted(bases, key=lambda name: any(name.startswith(f"{base}-") for base in bases))  # variants behind
     wanted = []
     for base in order:
         shown = base if base in plain else f"{base}-scale-1" if f"{base}-scale-1" in plain else ""
