@@ -9,7 +9,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help test test-slow test-gpu lint reproduce bench demo docs clean
+.PHONY: help test test-slow test-gpu lint reproduce figures bench demo docs clean
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
 
@@ -53,6 +53,14 @@ test-gpu: ## needs a CUDA device; uses the interpreter at hand (PYTHON=...), ins
 
 reproduce: $(VENV)/.made-demo-report ## runs, figures, claims and report: minutes on two cores, no data, no GPU
 	$(BIN)/rankrise reproduce --scale $(SCALE) $(if $(DATA),--data $(DATA))
+
+# Pictures of the README and of docs/reproduce.md; tests/test_results.py compares them with results/runs.
+FIGURES := $(BIN)/rankrise figure --runs results/runs --out docs/figures --format png
+figures: $(VENV)/.made-demo-report ## docs/figures again, from the committed results
+	$(FIGURES) toy_scales toy_stages toy_robustness > /dev/null
+	$(FIGURES) components_by_scale stable_rank_by_scale --experiment vit-cifar10 > /dev/null
+	$(FIGURES) spectrum_over_training perturbation_vs_init stable_rank_over_training --experiment vit-cifar10-scale-1 > /dev/null
+	$(FIGURES) stable_rank_over_training --experiment gpt2-wikitext2 > /dev/null
 
 bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks/results
 	$(PIP) --constraint $(VENV)/constraints.txt transformer_lens==4.3.0

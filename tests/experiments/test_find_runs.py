@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rankrise.experiments import NamedSpec, experiments, find_runs, run_experiment, vary
-from rankrise.experiments import _reproduction
+from rankrise.experiments import NamedSpec, _reproduction, experiments, find_runs, run_experiment, vary
 
 NAME = "vit-cifar10"
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from rankrise.experiments import carry_out, estimate_seconds, plan_run
 from rankrise.experiments import _reproduce as module
+from rankrise.experiments import carry_out, estimate_seconds, plan_run
 from rankrise.experiments._run import RunReport
 from rankrise.experiments._summary import RunSummary
 

@@ -46,3 +46,4 @@ def test_variants_come_behind(tmp_path):
     gallery = build_figures(runs(tmp_path, "vit-digits-relu", "vit-digits", "gpt2-wikitext2"))
     order = list(dict.fromkeys(figure.experiment for figure in gallery.figures))
     assert order == ["vit-digits", "gpt2-wikitext2", "vit-digits-relu"]
+    assert [f.id for f in gallery.figures if f.experiment == "vit-digits-relu"] == ["stable_rank_over_training"]

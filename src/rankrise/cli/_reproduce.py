@@ -82,7 +82,8 @@ def _counts(plan: "Reproduction", out: Path, device: str | None) -> str:
     left = estimate_seconds(plan.runs, out=out, device=device)
     parts = [f"{fates[fate]} {fate}" for fate in ("done", "to resume", "to run", "left out") if fates[fate]]
     time = f", about {duration(left)}" if left else ""
-    return f"{len(plan.runs)} runs: {', '.join(parts)}{time}"
+    num = len(plan.runs)
+    return f"{num} run{'' if num == 1 else 's'}: {', '.join(parts)}{time}"
 
 
 def _fate(run: "PlannedRun") -> str:

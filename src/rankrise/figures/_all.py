@@ -7,6 +7,7 @@ from rankrise.figures._registry import build_figure, figure_ids, takes_experimen
 from rankrise.figures._runs import Runs, read_run
 
 _BY_SCALE = ("components_by_scale", "stable_rank_by_scale")
+_OF_VARIANTS = "stable_rank_over_training"
 
 
 class Gallery(NamedTuple):
@@ -20,7 +21,8 @@ def build_figures(runs: Runs) -> Gallery:
     """Make every figure: the toy's, then those of each network.
 
     A figure of initial scales is of a family `<experiment>-scale-*`; the other figures are of every network that is
-    not a member of such a family, or whose family has no network of its own.
+    not a member of such a family, or whose family has no network of its own. A variant, such as `vit-digits-relu` beside
+    `vit-digits`, gets its stable rank over training alone.
 
     Args:
         runs: Folders by experiment.
@@ -47,14 +49,15 @@ def _wanted(runs: Runs) -> list[tuple[str, str]]:
     toys = [(figure_id, "") for figure_id in figure_ids() if not takes_experiment(figure_id)]
     of_networks = [figure_id for figure_id in figure_ids() if takes_experiment(figure_id)]
     bases = dict.fromkeys(name.partition("-scale-")[0] for name in networks)
-    order = sorted(bases, key=lambda name: any(name.startswith(f"{base}-") for base in bases))  # variants behind
+    variants = {name for name in bases if any(name.startswith(f"{base}-") for base in bases)}
+    order = sorted(bases, key=lambda name: name in variants)
     wanted = []
     for base in order:
         shown = base if base in plain else f"{base}-scale-1" if f"{base}-scale-1" in plain else ""
         for figure_id in of_networks:
             if figure_id in _BY_SCALE:
                 wanted += [(figure_id, base)] if base in families else []
-            elif shown:
+            elif shown and (base not in variants or figure_id == _OF_VARIANTS):
                 wanted.append((figure_id, shown))
     return [*toys, *wanted]
 

@@ -38,6 +38,7 @@ def write_report(
         The path of the page.
     """
     folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
     saved = [save_figure(figure, folder / "figures") for figure in figures]
     plotly = plotly_script()
     pictures = [None if plotly else _inline(svg.read_text(encoding="utf-8")) for svg, _, _ in saved]
