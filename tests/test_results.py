@@ -1,4 +1,4 @@
-"""The committed results: whole, small, and behind every picture; verdicts computed again from them by a few plain lines."""
+"""The committed results: whole, small, behind every picture; verdicts computed again by a few plain lines."""
 
 import json
 from pathlib import Path

@@ -10,7 +10,7 @@ from rankrise.experiments.specs._reproduction import Part
 
 PARTS = (
     Part("toy-stages", "smoke"),
-    Part("vit-cifar10", "smoke", num_seeds=2),
+    Part("vit-cifar10", "smoke", (0, 1)),
     Part("vit-cifar10-scale-1", "smoke"),
     Part("vit-cifar10-scale-0.1", "smoke"),
     Part("vit-cifar100", "small"),  # its data is not there

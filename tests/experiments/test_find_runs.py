@@ -51,7 +51,7 @@ def test_a_spec_of_ones_own_is_found(tmp_path):
 
 
 def test_only_runs_of_a_reproduction(out, monkeypatch):
-    parts = (_reproduction.Part(NAME, "smoke", 1),)
+    parts = (_reproduction.Part(NAME, "smoke"),)
     monkeypatch.setitem(_reproduction.PARTS, "smoke", parts)
     found = find_runs(out, scale="smoke")
     assert list(found) == [NAME]

@@ -8,7 +8,7 @@ from rankrise.experiments.claims._evaluate import PREDICATES
 from rankrise.experiments.specs._reproduction import PARTS, Part
 
 NEEDED = {name for predicate in PREDICATES for name in predicate.needs}
-TINY = (Part("vit-cifar10", "smoke", 2), Part("toy-stages", "smoke"))
+TINY = (Part("vit-cifar10", "smoke", (0, 1)), Part("toy-stages", "smoke"))
 
 
 @pytest.mark.parametrize("scale", PARTS)
@@ -48,7 +48,7 @@ def test_equal_specs_share_a_run(tmp_path):
 def test_seeds_are_of_networks_only(tmp_path):
     plan = plan_reproduction("smoke", out=tmp_path, num_seeds=2)
     assert [run.spec.seed for run in plan.members["vit-digits-relu"]] == [0, 1]
-    assert len(plan.members["toy-stages"]) == 1
+    assert [run.spec.seed for run in plan.members["toy-stages"]] == [4, 5, 7]
 
 
 def test_what_takes_many_gpus_is_left_out_until_it_is_done(tmp_path, monkeypatch):

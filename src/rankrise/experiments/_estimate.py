@@ -14,7 +14,15 @@ from rankrise.models import GPTConfig, ToyHeadConfig, ViTConfig
 NAME = "durations.json"
 _CPU = (5e10, 0.012, 0.5)  # FLOP/s, seconds more for each step, seconds to begin
 _GPU = (2e14, 0.002, 30.0)
-_SAMPLES = {"cifar10": 50_000, "cifar100": 50_000, "digits": 1_437, "image_folder": 2_000, "text": 2_400}
+_SAMPLES = {  # by data set, or by its folder
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "digits": 1_437,
+    "tiny-imagenet-20": 2_000,
+    "imagenet": 1_281_167,
+    "wikitext-2": 2_400,
+    "wikitext-103": 114_000,
+}
 
 
 @dataclass
@@ -56,7 +64,7 @@ def guess_seconds(spec: Spec, *, on_gpu: bool) -> float:
     """
     if isinstance(spec, TrainingSpec):
         rate, per_step, start = _GPU if on_gpu else _CPU
-        samples = spec.data.num_train or spec.data.samples or _SAMPLES.get(spec.data.name, 1000)
+        samples = spec.data.num_train or spec.data.samples or _SAMPLES.get(spec.data.path or spec.data.name, 1000)
         steps = spec.training.epochs * max(1, samples // spec.training.batch_size)
         return start + steps * (per_step + _flops(spec) / rate)
     assert isinstance(spec, TheorySpec)

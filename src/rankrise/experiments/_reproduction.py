@@ -96,7 +96,9 @@ def plan_reproduction(
 
 def _seeds(part: Part, num_seeds: int | None) -> list[int | None]:
     spec = find_experiment(part.name).spec(part.scale)
-    return list(range(num_seeds or part.num_seeds)) if isinstance(spec, TrainingSpec) else [None]
+    if num_seeds is not None and isinstance(spec, TrainingSpec):
+        return list(range(num_seeds))
+    return [*part.seeds] or [None]
 
 
 def _is_finished(run: PlannedRun) -> bool:

@@ -21,7 +21,7 @@ def build_figures(runs: Runs) -> Gallery:
     """Make every figure: the toy's, then those of each network.
 
     A figure of initial scales is of a family `<experiment>-scale-*`; the other figures are of every network that is
-    not a member of such a family, or whose family has no network of its own. A variant, such as `vit-digits-relu` beside
+    not a member of such a family, or whose family has no network of its own. A variant, as `vit-digits-relu` is of
     `vit-digits`, gets its stable rank over training alone.
 
     Args:

@@ -17,23 +17,24 @@ class Part:
     Args:
         name: Of the experiment.
         scale: Of its spec.
-        num_seeds: Seeds 0, 1, …; a theory run has the one of its spec, whose task was chosen for its many stages.
+        seeds: Of its runs; none for the one of its spec.
         by_hand: Why it is not run here, though used when it is done; empty when it is run.
     """
 
     name: str
     scale: Scale
-    num_seeds: int = 1
+    seeds: tuple[int, ...] = ()
     by_hand: str = ""
 
 
+_THREE = (0, 1, 2)
 _TOY = tuple(experiment.name for experiment in _theory.EXPERIMENTS)
 _FACTORS = ("1", "0.3", "0.1", "0.03")
 _CHANGES = tuple(_variants.VARIANTS)
 
 
-def _toy(scale: Scale) -> tuple[Part, ...]:
-    return tuple(Part(name, scale) for name in _TOY)
+def _toy(scale: Scale, seeds: tuple[int, ...] = ()) -> tuple[Part, ...]:
+    return tuple(Part(name, scale, seeds) for name in _TOY)
 
 
 def _with_scales(part: Part, factors: tuple[str, ...] = _FACTORS) -> tuple[Part, ...]:
@@ -46,26 +47,27 @@ def _with_changes(part: Part) -> tuple[Part, ...]:
     return tuple(replace(part, name=f"{part.name}-{change}") for change in _CHANGES)
 
 
-_GPUS = (
-    "Takes days on one GPU, so it is not run here: torchrun --nproc-per-node 8 -m rankrise run {name} --scale paper "
-    "--data DIR, then reproduce again"
+_IMAGENET = (
+    "ImageNet at 360 epochs takes days on one GPU, so it is not run here: torchrun --nproc-per-node 8 -m rankrise run "
+    "vit-imagenet --scale paper --data DIR, then reproduce again"
 )
-_LARGE = tuple(Part(name, "paper", by_hand=_GPUS.format(name=name)) for name in ("vit-imagenet", "gpt2-wikitext103"))
 
 PARTS: dict[Scale, tuple[Part, ...]] = {
     "smoke": (
-        *_toy("smoke"),
-        *_with_scales(Part("vit-digits", "small", num_seeds=3), ("1", "0.3", "0.1")),
+        *_toy("smoke", (4, 5, 7)),  # tasks with many stages, as the log says
+        *_with_scales(Part("vit-digits", "small", seeds=_THREE), ("1", "0.3", "0.1")),
         *_with_changes(Part("vit-digits", "small")),
     ),
     "small": (
         *_toy("small"),
-        *_with_scales(Part("vit-digits", "small", num_seeds=3)),
+        *_with_scales(Part("vit-digits", "small", seeds=_THREE)),
         *_with_changes(Part("vit-digits", "small")),
         *_with_scales(Part("vit-cifar10", "small")),
         Part("vit-cifar100", "small"),
         Part("vit-tiny-imagenet", "small"),
+        Part("vit-imagenet", "small"),
         Part("gpt2-wikitext2", "small"),
+        Part("gpt2-wikitext103", "small"),
         Part("vit-cifar10-augmented", "small"),
         *_with_changes(Part("vit-cifar10", "small")),
         Part("vit-cifar10-ceng501", "small"),
@@ -74,7 +76,7 @@ PARTS: dict[Scale, tuple[Part, ...]] = {
         *_toy("paper"),
         *_with_scales(Part("vit-digits", "paper")),
         *_with_changes(Part("vit-digits", "paper")),
-        *(Part(f"vit-cifar10-scale-{factor}", "paper", num_seeds=3) for factor in _FACTORS),
+        *(Part(f"vit-cifar10-scale-{factor}", "paper", seeds=_THREE) for factor in _FACTORS),
         Part("vit-cifar10", "paper"),
         Part("vit-cifar100", "paper"),
         Part("vit-tiny-imagenet", "paper"),
@@ -82,6 +84,7 @@ PARTS: dict[Scale, tuple[Part, ...]] = {
         Part("vit-cifar10-augmented", "paper"),
         *_with_changes(Part("vit-cifar10", "paper")),
         Part("vit-cifar10-ceng501", "paper"),
-        *_LARGE,
+        Part("gpt2-wikitext103", "paper"),
+        Part("vit-imagenet", "paper", by_hand=_IMAGENET),
     ),
 }
