@@ -56,11 +56,12 @@ reproduce: $(VENV)/.made-demo-report ## runs, figures, claims and report: minute
 
 # Pictures of the README and of docs/reproduce.md; tests/test_results.py compares them with results/runs.
 FIGURES := $(BIN)/rankrise figure --runs results/runs --out docs/figures --format png
-figures: $(VENV)/.made-demo-report ## docs/figures again, from the committed results
+figures: $(VENV)/.made-demo-report ## docs/figures and the verdicts of docs/reproduce.md again, from results/runs
 	$(FIGURES) toy_scales toy_stages toy_robustness > /dev/null
 	$(FIGURES) components_by_scale stable_rank_by_scale --experiment vit-cifar10 > /dev/null
 	$(FIGURES) spectrum_over_training perturbation_vs_init stable_rank_over_training --experiment vit-cifar10-scale-1 > /dev/null
 	$(FIGURES) stable_rank_over_training --experiment gpt2-wikitext2 > /dev/null
+	$(BIN)/python benchmarks/write_verdicts.py
 
 bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks/results
 	$(PIP) --constraint $(VENV)/constraints.txt transformer_lens==4.3.0

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.write_verdicts import verdict_lines
 
 from rankrise.experiments import experiments, find_runs, read_spec
 from rankrise.experiments.claims import evaluate_claims
@@ -130,6 +131,11 @@ def test_verdicts_are_those_of_a_few_plain_lines(found):
     for name, (value, holds) in expected(found).items():
         assert verdicts[name].value == pytest.approx(value, rel=1e-9, abs=1e-12), name
         assert verdicts[name].verdict == ("holds" if holds else "fails"), name
+
+
+def test_verdicts_on_the_page_are_those_of_the_tables():
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    assert "\n".join(verdict_lines()) in page, "run `make figures`"
 
 
 def test_value_output_is_reported_layer_by_layer(found):

@@ -29,7 +29,8 @@ def thin_run(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
 
     Kept of a training run: all stable ranks of both circuits; spectra at some steps, 32 values on the way and 64 at the
     last; the spectra before training, made from the initial weights; scalars, the loss at measured steps only. Numbers
-    are rounded to 17 bits of mantissa, a relative error of at most 8e-6. Theory runs are kept whole, rounded alike.
+    of layers are rounded to 17 bits of mantissa, a relative error of at most 8e-6; scalars are not. Theory runs keep all
+    rows, rounded alike.
 
     Args:
         source: The run. Where its initial weights are missing they are built again from the seed, and must have the
@@ -106,11 +107,12 @@ def _tensor_names(spec: dict[str, Any]) -> list[str]:
 
 
 def _rounded(table: "pa.Table") -> "pa.Table":
-    """Values to the nearest number of few bits, so that they compress."""
+    """Values of layers to the nearest number of few bits, so that they compress; single numbers as they are."""
     import pyarrow as pa
 
     values = table["value"].to_numpy()
     mantissa, exponent = np.frexp(values)
     short = np.ldexp(np.round(mantissa * 2.0**_BITS) / 2.0**_BITS, exponent)
+    is_rounded = np.isfinite(values) & (table["layer"].to_numpy() >= 0)
     place = table.schema.get_field_index("value")
-    return table.set_column(place, table.schema.field(place), pa.array(np.where(np.isfinite(values), short, values)))
+    return table.set_column(place, table.schema.field(place), pa.array(np.where(is_rounded, short, values)))
