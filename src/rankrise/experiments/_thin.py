@@ -29,8 +29,8 @@ def thin_run(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
 
     Kept of a training run: all stable ranks of both circuits; spectra at some steps, 32 values on the way and 64 at the
     last; the spectra before training, made from the initial weights; scalars, the loss at measured steps only. Numbers
-    of layers are rounded to 17 bits of mantissa, a relative error of at most 8e-6; scalars are not. Theory runs keep all
-    rows, rounded alike.
+    of layers are rounded to 17 bits of mantissa, a relative error of at most 8e-6; scalars are not. Theory runs keep
+    all rows, rounded alike.
 
     Args:
         source: The run. Where its initial weights are missing they are built again from the seed, and must have the
