@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make test` and `make reproduce`. Both build their environment in .venv first.
 #   PYTHON=python3.12   the interpreter the environment is made from
 #   TORCH=torch==2.12.0 another torch than the pinned one
-#   SCALE=small         how much `make reproduce` runs
+#   SCALE=small         how much `make reproduce` runs; small and paper want DATA=folder as well
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 SCALE  ?= smoke
@@ -9,7 +9,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help test test-slow test-gpu lint reproduce bench docs clean
+.PHONY: help test test-slow test-gpu lint reproduce figures bench demo docs clean
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
 
@@ -27,8 +27,12 @@ $(VENV)/.made-%: pyproject.toml constraints.txt $(TORCH_STAMP)
 	@touch $@
 comma := ,
 
-# Two BLAS pools on two cores fight; one thread each is faster and repeatable.
+# Two BLAS pools on two cores fight; one thread each is faster and repeatable. The small networks of `smoke` gain nothing
+# from a second one.
 test test-slow bench: export OMP_NUM_THREADS ?= 1
+ifeq ($(SCALE),smoke)
+reproduce: export OMP_NUM_THREADS ?= 1
+endif
 
 EVERYTHING := $(VENV)/.made-dev-demo-report-hf-peft-lightning-track
 
@@ -47,17 +51,26 @@ test-slow: $(EVERYTHING) ## large files, faults, long accuracy runs
 test-gpu: ## needs a CUDA device; uses the interpreter at hand (PYTHON=...), installs nothing
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider
 
-reproduce: $(VENV)/.made-demo-report ## everything that exists so far, end to end
-	$(BIN)/rankrise env
-	$(BIN)/rankrise stages --dim 4 --alpha 1e-8 --alpha 1e-32 --log10-alpha -1000000 --out report
-	$(BIN)/python examples/stages_of_a_head.py report/stages.png
-	$(BIN)/python examples/rank_of_a_change.py
-	@echo "make reproduce: the paper's figures are not in this version yet; what ran above is all there is, tables and a figure in report/." >&2
+reproduce: $(VENV)/.made-demo-report ## runs, figures, claims and report: minutes on two cores, no data, no GPU
+	$(BIN)/rankrise reproduce --scale $(SCALE) $(if $(DATA),--data $(DATA))
+
+# Pictures of the README and of docs/reproduce.md; tests/test_results.py compares them with results/runs.
+FIGURES := $(BIN)/rankrise figure --runs results/runs --out docs/figures --format png
+figures: $(VENV)/.made-demo-report ## docs/figures and the verdicts of docs/reproduce.md again, from results/runs
+	$(FIGURES) toy_scales toy_stages toy_robustness > /dev/null
+	$(FIGURES) components_by_scale stable_rank_by_scale --experiment vit-cifar10 > /dev/null
+	$(FIGURES) spectrum_over_training perturbation_vs_init stable_rank_over_training --experiment vit-cifar10-scale-1 > /dev/null
+	$(FIGURES) stable_rank_over_training --experiment gpt2-wikitext2 > /dev/null
+	$(BIN)/python benchmarks/write_verdicts.py
 
 bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks/results
 	$(PIP) --constraint $(VENV)/constraints.txt transformer_lens==4.3.0
 	$(BIN)/python benchmarks/bench_linalg_delta.py --out benchmarks/results
 	$(BIN)/python benchmarks/bench_theory_flow.py --out benchmarks/results
+
+# The demo is written again from the numbers inside it, or with RUNS=folder from new runs.
+demo: $(VENV)/.made-demo-report ## docs/demo/index.html again, after a change of its looks
+	$(BIN)/python -m rankrise.report.demo docs/demo/index.html $(if $(RUNS),--runs $(RUNS))
 
 docs: $(VENV)/.made-docs ## the documentation as a site in ./site
 	$(BIN)/zensical build --clean

@@ -17,9 +17,11 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from rankrise import data as data
     from rankrise import experiments as experiments
+    from rankrise import figures as figures
     from rankrise import heads as heads
     from rankrise import linalg as linalg
     from rankrise import models as models
+    from rankrise import report as report
     from rankrise import signals as signals
     from rankrise import store as store
     from rankrise import theory as theory
@@ -39,9 +41,11 @@ if TYPE_CHECKING:
 _SUBPACKAGES = (
     "data",
     "experiments",
+    "figures",
     "heads",
     "linalg",
     "models",
+    "report",
     "signals",
     "store",
     "theory",

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rankrise.experiments import experiments, find_experiment, spec_hash, vary
+from rankrise.experiments import TrainingSpec, experiments, find_experiment, spec_hash, vary
 from rankrise.models import VIT_B16, GPTConfig, ViTConfig
 
 ALL = experiments()
+BASES = ("vit-cifar10", "vit-digits")
+TRAINING = {name: found for name, found in ALL.items() if isinstance(found.smoke, TrainingSpec)}
 
 
 def test_names():
@@ -26,7 +28,10 @@ def test_names():
         "vit-imagenet",
         "gpt2-wikitext2",
         "gpt2-wikitext103",
-    } == set(ALL)
+        "vit-cifar10-ceng501",
+        *(f"vit-digits-scale-{factor}" for factor in ("1", "0.3", "0.1", "0.03")),
+        *(f"{base}-{name}" for base in BASES for name in ("relu", "sgd", "random-labels", "wide")),
+    } == set(TRAINING)
 
 
 def test_the_list_cannot_be_changed_by_a_caller():
@@ -77,7 +82,7 @@ def test_init_scales_differ_in_nothing_else(scale):
     assert family[0].training.epochs == (100 if scale == "paper" else ALL["vit-cifar10"].spec(scale).training.epochs)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", TRAINING)
 def test_smoke_needs_no_files(name):
     spec = ALL[name].smoke
     assert spec.data.name in ("digits", "teacher", "synthetic_images", "synthetic_text")
@@ -114,7 +119,7 @@ SHAPES = {  # of the data: image (C, S), tokens (T, vocabulary), classes
 }
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_models_fit_data_that_is_not_at_hand(name, scale):
     spec = ALL[name].spec(scale)
@@ -136,3 +141,18 @@ def test_the_page_names_every_experiment_and_shows_the_run_it_says():
         family, _, factor = name.rpartition("-")
         assert f"`{name}`" in page or (f"`{family}-" in page and f"`-{factor}`" in page), name
     assert f"vit-digits/{spec_hash(ALL['vit-digits'].small)}, seed 0" in page
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+@pytest.mark.parametrize("base", BASES)
+def test_variants_differ_from_the_run_of_scale_1_in_one_thing(base, scale):
+    """Of equal length, so that they can be compared with it."""
+    plain = ALL[f"{base}-scale-1"].spec(scale)
+    relu, sgd, labels, wide = (ALL[f"{base}-{name}"].spec(scale) for name in ("relu", "sgd", "random-labels", "wide"))
+    assert replace(relu, model=replace(relu.model, activation="gelu")) == plain
+    assert replace(labels, data=replace(labels.data, random_labels=False)) == plain
+    assert replace(wide, model=plain.model) == plain
+    assert replace(sgd, training=plain.training) == plain
+    assert sgd.training.epochs == plain.training.epochs
+    assert sgd.training.optimiser == "sgd"
+    assert wide.model.width == 2 * plain.model.width

@@ -31,7 +31,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("name", [n for n, found in experiments().items() if isinstance(found.smoke, TrainingSpec)])
 def test_every_experiment_runs_at_smoke(name, tmp_path):
     report = run_experiment(name, scale="smoke", out=tmp_path, device="cpu")
     spec = experiments()[name].smoke

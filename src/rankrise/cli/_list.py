@@ -9,7 +9,7 @@ import typer
 from rankrise.cli._output import table
 
 if TYPE_CHECKING:
-    from rankrise.experiments import Experiment
+    from rankrise.experiments import Experiment, Spec
 
 
 def list_experiments(
@@ -49,11 +49,18 @@ def _record(experiment: "Experiment", data: Path | None, out: Path) -> dict[str,
         "title": experiment.title,
         "shows": experiment.shows,
         "scales": {
-            scale: {"hash": spec_hash(spec), "data": spec.data.name, "missing": missing_data(spec, data)}
+            scale: {"hash": spec_hash(spec), "data": _data_of(spec), "missing": missing_data(spec, data)}
             for scale, spec in experiment.specs.items()
         },
         "done": _count_done(out / experiment.name),
     }
+
+
+def _data_of(spec: "Spec") -> str:
+    """The data set of a spec; theory runs make theirs."""
+    from rankrise.experiments import TrainingSpec
+
+    return spec.data.name if isinstance(spec, TrainingSpec) else "teacher"
 
 
 def _count_done(folder: Path) -> int:

@@ -9,21 +9,26 @@ from typing import Annotated
 import typer
 
 import rankrise
-from rankrise.cli import _env, _list, _run, _stages
+from rankrise.cli import _env, _figure, _list, _report, _reproduce, _run, _stages
 from rankrise.cli._errors import plain_warnings, read_debug_flag, show
 
 app = typer.Typer(
     name="rankrise",
     help="See, predict and use the gradual rank increase of transformers.",
-    epilog="Example: rankrise run vit-digits",
+    epilog="Example: rankrise reproduce",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("reproduce", epilog="Example: rankrise reproduce --scale paper --data data")(_reproduce.reproduce)
 app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
 app.command("list", epilog="Example: rankrise list --data data --out runs")(_list.list_experiments)
 app.command("run", epilog="Example: rankrise run vit-digits --seed 0-2")(_run.run)
+app.command(
+    "figure", epilog="Example: rankrise figure stable_rank_over_training --experiment vit-digits --format svg,csv"
+)(_figure.figure)
+app.command("report", epilog="Example: rankrise report --runs results/runs --out recorded")(_report.report)
 app.command("stages", epilog="Example: rankrise stages --dim 4 --alpha 1e-32 --log10-alpha -1000000")(_stages.stages)
 
 

@@ -79,7 +79,12 @@ def describe(report: "RunReport") -> str:
 def _intention(plan: "PlannedRun") -> str:
     if plan.state == "done":
         return f"done before, in {plan.folder}; skipped"
-    return f"{'unfinished' if plan.state == 'unfinished' else 'new'}, in {plan.folder}"
+    from rankrise.experiments import TheorySpec
+
+    if plan.state != "unfinished":
+        return f"new, in {plan.folder}"
+    again = "; starts over" if isinstance(plan.spec, TheorySpec) else ""
+    return f"unfinished, in {plan.folder}{again}"
 
 
 @contextlib.contextmanager

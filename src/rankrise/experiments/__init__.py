@@ -5,6 +5,7 @@ are this package at the shell.
 """
 
 from rankrise.experiments._experiment import Experiment as Experiment
+from rankrise.experiments._find_runs import find_runs as find_runs
 from rankrise.experiments._folders import NamedSpec as NamedSpec
 from rankrise.experiments._folders import read_spec as read_spec
 from rankrise.experiments._kinds import missing_data as missing_data
@@ -13,13 +14,28 @@ from rankrise.experiments._plan import plan_run as plan_run
 from rankrise.experiments._plan import vary as vary
 from rankrise.experiments._registry import experiments as experiments
 from rankrise.experiments._registry import find_experiment as find_experiment
+from rankrise.experiments._reproduce import Attempt as Attempt
+from rankrise.experiments._reproduce import Watch as Watch
+from rankrise.experiments._reproduce import carry_out as carry_out
+from rankrise.experiments._reproduce import estimate_seconds as estimate_seconds
+from rankrise.experiments._reproduction import Reproduction as Reproduction
+from rankrise.experiments._reproduction import plan_reproduction as plan_reproduction
 from rankrise.experiments._run import RunReport as RunReport
 from rankrise.experiments._run import execute_run as execute_run
 from rankrise.experiments._run import run_experiment as run_experiment
+from rankrise.experiments._spec import Spec as Spec
 from rankrise.experiments._spec import TrainingSpec as TrainingSpec
 from rankrise.experiments._spec import from_json as from_json
 from rankrise.experiments._spec import spec_hash as spec_hash
 from rankrise.experiments._spec import to_json as to_json
 from rankrise.experiments._summary import RunSummary as RunSummary
 from rankrise.experiments._summary import summarise_run as summarise_run
+from rankrise.experiments._theory_specs import DescentSpec as DescentSpec
+from rankrise.experiments._theory_specs import FlowSpec as FlowSpec
+from rankrise.experiments._theory_specs import MatrixFlowSpec as MatrixFlowSpec
+from rankrise.experiments._theory_specs import RobustnessSpec as RobustnessSpec
+from rankrise.experiments._theory_specs import StagesSpec as StagesSpec
+from rankrise.experiments._theory_specs import TheorySpec as TheorySpec
+from rankrise.experiments._theory_specs import ToyTask as ToyTask
+from rankrise.experiments._thin import thin_run as thin_run
 from rankrise.training import joined_processes as joined_processes

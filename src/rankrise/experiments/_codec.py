@@ -7,7 +7,7 @@ number and makes it a float, so that 1 and 1.0 are one value with one spelling.
 import dataclasses
 import math
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rankrise._choices import did_you_mean
@@ -43,7 +43,14 @@ def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = 
     }
 
 
-def decode(cls: type[T], record: Mapping[str, object], *, where: str, omit: Collection[str] = ()) -> T:
+def decode(
+    cls: type[T],
+    record: Mapping[str, object],
+    *,
+    where: str,
+    omit: Collection[str] = (),
+    read: Mapping[str, Callable[[object], object]] | None = None,
+) -> T:
     """Build a config from JSON values; fields that are not given keep their defaults.
 
     Args:
@@ -51,6 +58,7 @@ def decode(cls: type[T], record: Mapping[str, object], *, where: str, omit: Coll
         record: What `encode` gives.
         where: Its name in error messages.
         omit: Fields that must not be given.
+        read: How to read fields that hold configs themselves.
 
     Raises:
         ValueError: An unknown field, a missing one, or a value of another type; names it.
@@ -63,7 +71,11 @@ def decode(cls: type[T], record: Mapping[str, object], *, where: str, omit: Coll
     if missing:
         raise ValueError(f"{where} must have the field {missing[0]!r}; it is missing. Add it.")
     hints = get_type_hints(cls)
-    values = {name: _read(value, hints[name], f"{where}.{name}") for name, value in record.items()}
+    read = read or {}
+    values = {
+        name: read[name](value) if name in read else _read(value, hints[name], f"{where}.{name}")
+        for name, value in record.items()
+    }
     try:
         return cls(**values)
     except (ValueError, TypeError, OverflowError) as error:  # the config's own rules

@@ -68,7 +68,10 @@ def read_spec(path: str | os.PathLike[str]) -> NamedSpec:
     try:
         record = _parse(path)
         name = as_name(path.stem)
-        if isinstance(record, dict) and record.get("kind") == "tracker":  # of a run: what was asked for is inside
+        if isinstance(record, dict) and record.get("kind") in (
+            "tracker",
+            "theory",
+        ):  # of a run: what was asked for is inside
             record = record.get("config")
         if isinstance(record, dict) and "experiment" in record:
             name, record = record["experiment"], record.get("spec")

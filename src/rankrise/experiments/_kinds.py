@@ -1,5 +1,6 @@
 """What each kind of spec needs and does; another kind joins by registering these functions for its type."""
 
+import time
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from pathlib import Path
@@ -7,8 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from rankrise.data import find_dataset, load_dataset
 from rankrise.experiments._spec import Spec, TrainingSpec, to_json
+from rankrise.experiments._theory_runs import initial_weights, record
+from rankrise.experiments._theory_specs import TheorySpec
 from rankrise.models import GPTConfig, ModelConfig, ToyHeadConfig, build_model
-from rankrise.training import train
+from rankrise.store import create_run, has_run, resume_run
+from rankrise.theory import Status
+from rankrise.training import Report, train
 
 if TYPE_CHECKING:
     from rankrise.data import Dataset
@@ -80,6 +85,59 @@ def _(
         progress=progress,
     )
     return Outcome(result.status, result.message, result.signal)
+
+
+@missing_data.register(TheorySpec)
+def _(spec: TheorySpec, root: Path | None) -> str:
+    return ""  # made on the spot
+
+
+@execute.register(TheorySpec)
+def _(
+    spec: TheorySpec,
+    folder: Path,
+    *,
+    name: str,
+    root: Path | None,
+    device: str | None,
+    progress: "Progress | None",
+) -> Outcome:
+    """Solved on the CPU; what was cut off starts over."""
+    if has_run(folder):
+        run = resume_run(folder, step=-1)
+    else:
+        config = {"experiment": name, "spec": to_json(spec)}
+        run = create_run(folder, spec={"kind": "theory", "config": config}, initial=initial_weights(spec))
+    try:
+        recording = record(spec, _Ticker(progress))
+        for block in recording.blocks:
+            run.append(block)
+        run.seal()
+    finally:
+        run.close()
+    usual = (Status.FINISHED, Status.T_END)
+    message = "" if recording.status in usual else recording.status.remedy
+    return Outcome("diverged" if recording.status is Status.DIVERGED else "finished", message)
+
+
+class _Ticker:
+    """Hands the part that is done on to whoever shows progress, a few times a second."""
+
+    def __init__(self, progress: "Progress | None") -> None:
+        self._progress = progress
+        self._begun = self._last = time.monotonic()
+
+    def __call__(self, part: float) -> None:
+        now = time.monotonic()
+        if self._progress is None or now - self._last < _SECONDS:
+            return
+        self._last = now
+        step = round(part * _PARTS)
+        self._progress.update(Report(step, _PARTS, 1, 1, rate=step / (now - self._begun)))
+
+
+_PARTS = 1000  # of a theory run, as progress counts them
+_SECONDS = 0.25
 
 
 def check_fit(model: ModelConfig, dataset: "Dataset") -> None:

@@ -8,19 +8,26 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from rankrise.data import DataConfig
 from rankrise.experiments._codec import choices, decode, encode
+from rankrise.experiments._theory_specs import (
+    DescentSpec,
+    FlowSpec,
+    MatrixFlowSpec,
+    RobustnessSpec,
+    StagesSpec,
+    TheorySpec,
+    ToyTask,
+)
 from rankrise.models import GPTConfig, ModelConfig, ToyHeadConfig, ViTConfig
 from rankrise.training import TrainingConfig
 
 SCHEMA_VERSION = 1
 
 _MODELS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "gpt": GPTConfig, "toy_head": ToyHeadConfig}
-_DATA = {"data": DataConfig}
-_TRAINING = {"training": TrainingConfig}
-_SEED = ("seed",)  # of a part of a spec: it is the spec's
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,22 @@ class TrainingSpec:
                 )
 
 
-Spec: TypeAlias = TrainingSpec  # other kinds of specs join here and in the two tables below
+Spec: TypeAlias = TrainingSpec | TheorySpec
+
+_KINDS: dict[str, type[Spec]] = {  # another kind of spec joins here, and in `_kinds`
+    "training": TrainingSpec,
+    "flow": FlowSpec,
+    "stages": StagesSpec,
+    "matrix_flow": MatrixFlowSpec,
+    "robustness": RobustnessSpec,
+    "descent": DescentSpec,
+}
+_PARTS: dict[str, Mapping[str, type[Any]]] = {  # fields that hold configs, and the kinds of these
+    "data": {"data": DataConfig},
+    "model": _MODELS,
+    "training": {"training": TrainingConfig},
+    "task": {"toy": ToyTask},
+}
 
 
 def to_json(spec: Spec) -> dict[str, Any]:
@@ -90,21 +112,11 @@ def from_json(record: object) -> Spec:
             "Use the rankrise that wrote it."
         )
     kind = top.get("kind")
-    if kind != "training":
-        raise ValueError(f"A spec must be of a known kind; got {kind!r:.60}. {choices(kind, ['training'])}")
-    fields = ("schema_version", "kind", "data", "model", "training", "seed")
-    for name in top:
-        if name not in fields:
-            raise ValueError(f"A spec must have known fields only; got {name!r:.60}. {choices(name, fields)}")
-    for name in ("data", "model", "training"):
-        if name not in top:
-            raise ValueError(f"A spec must have the field {name!r}; it is missing. Add it.")
-    return TrainingSpec(
-        data=_part(top["data"], _DATA, "data"),
-        model=_part(top["model"], _MODELS, "model"),
-        training=_part(top["training"], _TRAINING, "training"),
-        seed=_seed(top.get("seed", 0)),
-    )
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"A spec must be of a known kind; got {kind!r:.60}. {choices(kind, _KINDS)}")
+    fields = {name: value for name, value in top.items() if name not in ("schema_version", "kind")}
+    read = {name: partial(_part, kinds=kinds, where=name) for name, kinds in _PARTS.items()}
+    return decode(_KINDS[kind], fields, where="A spec", read=read)
 
 
 def spec_hash(spec: Spec) -> str:
@@ -119,18 +131,18 @@ def spec_hash(spec: Spec) -> str:
 
 
 def _record(spec: Spec, *, keep_defaults: bool) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "training",
-        "data": {"kind": "data", **encode(spec.data, omit=_SEED, keep_defaults=keep_defaults)},
-        "model": {"kind": _kind_of(spec.model), **encode(spec.model, keep_defaults=keep_defaults)},
-        "training": {"kind": "training", **encode(spec.training, omit=_SEED, keep_defaults=keep_defaults)},
-        "seed": spec.seed,
+    parts = {
+        name: {"kind": _kind_of(part, _PARTS[name]), **encode(part, omit=_omitted(name), keep_defaults=keep_defaults)}
+        for name in _PARTS
+        if (part := getattr(spec, name, None)) is not None
     }
+    rest = encode(spec, omit=(*parts, "seed"), keep_defaults=keep_defaults)
+    head = {"schema_version": SCHEMA_VERSION, "kind": _kind_of(spec, _KINDS)}
+    return {**head, **parts, **rest, "seed": spec.seed}
 
 
-def _kind_of(model: ModelConfig) -> str:
-    return next(kind for kind, cls in _MODELS.items() if type(model) is cls)
+def _kind_of(config: object, kinds: Mapping[str, type[Any]]) -> str:
+    return next(kind for kind, cls in kinds.items() if type(config) is cls)
 
 
 def _part(record: object, kinds: Mapping[str, type[Any]], where: str) -> Any:
@@ -138,16 +150,15 @@ def _part(record: object, kinds: Mapping[str, type[Any]], where: str) -> Any:
     kind = fields.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"{where}.kind must be a known kind; got {kind!r:.60}. {choices(kind, kinds)}")
-    return decode(kinds[kind], fields, where=where, omit=() if where == "model" else _SEED)
+    return decode(kinds[kind], fields, where=where, omit=_omitted(where))
+
+
+def _omitted(part: str) -> tuple[str, ...]:
+    """Fields of a part that a spec does not hold: the seed is the spec's."""
+    return ("seed",) if part in ("data", "training") else ()
 
 
 def _mapping(record: object, where: str) -> Mapping[str, object]:
     if not isinstance(record, Mapping) or not all(isinstance(key, str) for key in record):
         raise ValueError(f"{where} must be a JSON object; got {type(record).__name__}. Compare with a spec.json.")
     return record
-
-
-def _seed(value: object) -> int:
-    if type(value) is not int:
-        raise ValueError(f"seed must be a whole number; got {value!r:.60}. Change it.")
-    return value

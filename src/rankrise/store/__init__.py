@@ -23,3 +23,4 @@ from rankrise.store._run import resume_run as resume_run
 from rankrise.store._table import rows as rows
 from rankrise.store._table import scalar_rows as scalar_rows
 from rankrise.store._table import schema as schema
+from rankrise.store._thin import copy_thin as copy_thin

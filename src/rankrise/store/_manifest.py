@@ -13,6 +13,7 @@ from rankrise.store._atomic import read_json, sha256, write_json
 NAME = "MANIFEST.json"
 SCHEMA_VERSION = 1
 REQUIRED = ("spec.json", "env.json", "initial.safetensors")  # of every run
+THIN = ("spec.json", "env.json")  # of a thin copy
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Manifest:
     files: dict[str, str]
     num_rows: int | None = None  # of a sealed run
     num_lost_blocks: int = 0  # blocks a full or broken disk did not take
+    is_thin: bool = False  # a copy with less in its table, and without weights
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
@@ -70,7 +72,9 @@ def _problem(manifest: Manifest) -> str:
         return "its files have no checksums"
     if type(num_rows) not in (int, type(None)) or type(lost) is not int:
         return f"its counts are {num_rows!r} and {lost!r}"
-    missing = [name for name in REQUIRED if name not in files]
+    if type(manifest.is_thin) is not bool or (manifest.is_thin and manifest.state != "sealed"):
+        return f"it is {manifest.state} and is_thin is {manifest.is_thin!r}"
+    missing = [name for name in (THIN if manifest.is_thin else REQUIRED) if name not in files]
     return f"it does not list {missing[0]}" if missing else ""
 
 

@@ -169,6 +169,8 @@ def resume_run(folder: Path, *, step: int) -> Run:
     import pyarrow.compute as pc
 
     manifest = _manifest.read_manifest(folder)
+    if manifest.is_thin:
+        raise ValueError(f"{folder} must be a run with its weights to go on; it is a thin copy. Choose another folder.")
     lock = RunLock(folder)
     try:
         manifest = _manifest.read_manifest(folder)  # again: its writer may just have sealed it

@@ -14,6 +14,8 @@ from rankrise.theory._networks import attention_head as attention_head
 from rankrise.theory._networks import linear as linear
 from rankrise.theory._optimisers import Descent as Descent
 from rankrise.theory._optimisers import descend as descend
+from rankrise.theory._perturbed_flow import PerturbedFlow as PerturbedFlow
+from rankrise.theory._perturbed_flow import perturb_flow as perturb_flow
 from rankrise.theory._robustness import PerturbationTest as PerturbationTest
 from rankrise.theory._robustness import perturb_minimum as perturb_minimum
 from rankrise.theory._robustness import perturb_transition as perturb_transition

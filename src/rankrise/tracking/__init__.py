@@ -9,6 +9,7 @@ from rankrise.tracking._change import Directions as Directions
 from rankrise.tracking._change import MatrixChange as MatrixChange
 from rankrise.tracking._change import ProductChange as ProductChange
 from rankrise.tracking._final import final_overlap as final_overlap
+from rankrise.tracking._initial import initial_spectra as initial_spectra
 from rankrise.tracking._probe import Probe as Probe
 from rankrise.tracking._recorder import TrackingWarning as TrackingWarning
 from rankrise.tracking._schedule import At as At

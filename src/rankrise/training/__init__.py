@@ -8,6 +8,7 @@ from rankrise.training._progress import PlainProgress as PlainProgress
 from rankrise.training._progress import Progress as Progress
 from rankrise.training._progress import Report as Report
 from rankrise.training._progress import RichProgress as RichProgress
+from rankrise.training._progress import duration as duration
 from rankrise.training._progress import show_progress as show_progress
 from rankrise.training._result import TrainingResult as TrainingResult
 from rankrise.training._result import TrainingWarning as TrainingWarning

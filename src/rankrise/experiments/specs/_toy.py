@@ -37,7 +37,7 @@ PAPER = varied(  # 1000 samples of 10 tokens of dimension 50
 EXPERIMENTS = (
     Experiment(
         name="toy-matrix-head",
-        title="A head with full matrices on the teacher task, gradient descent",
+        title="A head with full matrices on the teacher task, by descent",
         shows="singular values of both products are learned one after another",
         smoke=SMOKE,
         small=SMALL,

@@ -1,0 +1,118 @@
+"""`rankrise figure`: figures of the paper as files, from the runs that are there."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankrise.cli._errors import sentence
+from rankrise.cli._run import Scale
+
+if TYPE_CHECKING:
+    from rankrise.figures import FigureData
+
+_FORMATS = ("svg", "png", "pdf", "csv")
+
+
+def figure(
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="toy_scales, stable_rank_over_training, …; or all.")],
+    experiment: Annotated[
+        list[str] | None, typer.Option(help="Of which network; repeatable. [default: every one that has runs]")
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("figures"),
+    formats: Annotated[str, typer.Option("--format", help="Of svg, png, pdf, csv.")] = "svg,png,csv",
+    scale: Annotated[
+        Scale | None,
+        typer.Option(help="Only runs of `reproduce` at this scale. [default: the largest there is]"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of lines.")] = False,
+) -> None:
+    """Draw figures of finished runs; nothing is trained. Each is also written as the numbers behind it."""
+    kinds = _kinds(formats)
+    from rankrise.experiments import find_runs
+    from rankrise.figures import figure_ids, takes_experiment
+
+    try:
+        wanted = list(figure_ids()) if ids == ["all"] else list(dict.fromkeys(ids))
+        for figure_id in wanted:
+            takes_experiment(figure_id)  # refuses an unknown one
+    except ValueError as error:
+        raise typer.BadParameter(sentence(error)) from error
+    found = find_runs(runs, scale=None if scale is None else scale.value)
+    _check_experiments(experiment or [], found, runs)
+    records = []
+    for drawn in _figures(wanted, experiment or [], found):
+        files = [_save(drawn, out / f"{drawn.name}.{kind}") for kind in kinds]
+        records.append(
+            {
+                "name": drawn.name,
+                "title": drawn.title,
+                "caption": drawn.caption,
+                "sources": list(drawn.sources),
+                "files": [str(path) for path in files],
+            }
+        )
+    if as_json:
+        typer.echo(json.dumps(records, indent=1))
+    else:
+        for record in records:
+            typer.echo(f"{record['name']}: {record['caption']}\n")
+    typer.echo(f"wrote {', '.join(str(path) for record in records for path in record['files'])}", err=True)
+
+
+def _kinds(formats: str) -> list[str]:
+    kinds = list(dict.fromkeys(word.strip().lower() for word in formats.split(",") if word.strip()))
+    strange = [kind for kind in kinds if kind not in _FORMATS]
+    if strange or not kinds:
+        raise typer.BadParameter(f"`--format` must be of {', '.join(_FORMATS)}; got {(strange or [formats])[0]!r}.")
+    return kinds
+
+
+def _check_experiments(names: Sequence[str], found: Mapping[str, Sequence[Path]], runs: Path) -> None:
+    import difflib
+
+    bases = {name.partition("-scale-")[0] for name in found}
+    for name in names:
+        if name not in bases and name not in found:
+            close = difflib.get_close_matches(name, sorted(bases | set(found)), n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise typer.BadParameter(
+                f"`--experiment` must have finished runs in {runs}; {name!r} has none.{hint} "
+                f"There are: {', '.join(found) or 'none at all'}. Make some: rankrise run {name}"
+            )
+
+
+def _figures(ids: Sequence[str], experiments: Sequence[str], found: Mapping[str, Sequence[Path]]) -> "list[FigureData]":
+    """Those that were asked for; where no network was named, of every network that has the runs.
+
+    Raises:
+        ValueError: One cannot be made, and says what to run.
+    """
+    from rankrise.figures import build_figure, build_figures, takes_experiment
+
+    gallery = None
+    drawn: list[FigureData] = []
+    for figure_id in ids:
+        if not takes_experiment(figure_id):
+            drawn.append(build_figure(figure_id, found))
+        elif experiments:
+            drawn += [build_figure(figure_id, found, experiment=name) for name in experiments]
+        else:
+            gallery = build_figures(found) if gallery is None else gallery
+            some = [figure for figure in gallery.figures if figure.id == figure_id]
+            drawn += some or [build_figure(figure_id, found, experiment="vit-digits")]
+    return drawn
+
+
+def _save(figure: "FigureData", path: Path) -> Path:
+    from rankrise.figures import to_csv
+    from rankrise.report import draw
+
+    if path.suffix != ".csv":
+        return draw(figure, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(to_csv(figure), encoding="utf-8")
+    return path

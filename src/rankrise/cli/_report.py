@@ -1,0 +1,33 @@
+"""`rankrise report`: figures, claims and the page, from the runs that are there."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankrise.cli._results import exit_if_strict, print_results, write_results
+from rankrise.cli._run import Scale
+
+
+def report(
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
+    scale: Annotated[
+        Scale | None,
+        typer.Option(help="Only runs of `reproduce` at this scale. [default: the largest there is]"),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim fails.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Write the report of finished runs; nothing is trained. Works on results/runs of the repository as well."""
+    from rankrise.experiments import find_runs
+
+    found = find_runs(runs, scale=None if scale is None else scale.value)
+    if not found:
+        raise ValueError(
+            f"`--runs` must hold finished runs, as runs/<experiment>/<hash>; {runs} holds none. "
+            "Make some: rankrise reproduce"
+        )
+    results = write_results(found, out, absent={}, note=lambda text: typer.echo(text, err=True))
+    print_results(results, as_json=as_json)
+    exit_if_strict(results, strict)

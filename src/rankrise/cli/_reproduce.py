@@ -1,0 +1,130 @@
+"""`rankrise reproduce`: every run, figure and claim of a scale, end to end."""
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rankrise.cli._errors import sentence
+from rankrise.cli._output import table
+from rankrise.cli._results import exit_if_strict, print_results, write_results
+from rankrise.cli._run import Scale
+from rankrise.cli._watch import PlanWatch
+
+if TYPE_CHECKING:
+    from rankrise.experiments import Attempt, PlannedRun, Reproduction
+
+
+def reproduce(
+    scale: Annotated[
+        Scale,
+        typer.Option(help="smoke: minutes on two cores; small: hours on a CPU; paper: an hour on a GPU."),
+    ] = Scale.smoke,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets. [default: data]", envvar="RANKRISE_DATA")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
+    runs: Annotated[Path, typer.Option(help="Folder of the runs; what is done stays.")] = Path("runs"),
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Seeds of every network. [default: the plan's, 1 or 3]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. [default: the best there is]")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim fails.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Run everything the paper's figures and claims need, draw the figures, judge the claims, write the report.
+
+    What is done is not done again, and what was cut off goes on: run the same command again after a stop. What has no
+    data is left out, and its claims are not tested. A claim that fails is a result, not a failure: see --strict.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise typer.BadParameter("Must be one process; use torchrun with `rankrise run`, then reproduce alone.")
+    from rankrise.experiments import carry_out, plan_reproduction
+
+    plan = plan_reproduction(scale.value, data=data, out=runs, num_seeds=seeds)
+    if dry_run:
+        _print_plan(plan, runs, device, as_json)
+        return
+    watch = PlanWatch()
+    _announce(plan, runs, device, watch)
+    attempts = carry_out(plan.runs, out=runs, device=device, watch=watch)
+    if attempts and attempts[-1].fate == "stopped":
+        typer.echo("rankrise: stopped; run the same command again to go on.", err=True)
+        raise typer.Exit(128 + (attempts[-1].signal or signal.SIGTERM))
+    results = write_results(plan.finished(), out, absent=_absent(plan, attempts), note=watch.note)
+    print_results(results, as_json=as_json, more={"scale": plan.scale, "runs": [_record(a.run, a) for a in attempts]})
+    exit_if_strict(results, strict)
+
+
+def _absent(plan: "Reproduction", attempts: "list[Attempt]") -> dict[str, str]:
+    """Why experiments have no run: also those that failed just now."""
+    failed = {a.run.name: f"{a.run.name}/{a.run.hash} {a.fate}." for a in attempts if a.fate in ("failed", "diverged")}
+    return {**failed, **plan.absences()}
+
+
+def _announce(plan: "Reproduction", out: Path, device: str | None, watch: PlanWatch) -> None:
+    """What is going to happen, before anything does."""
+    watch.note(f"scale {plan.scale}: {_counts(plan, out, device)}")
+    for problem, names in _problems(plan).items():
+        watch.note(f"left out: {', '.join(names)}. {problem}")
+
+
+def _counts(plan: "Reproduction", out: Path, device: str | None) -> str:
+    from rankrise.experiments import estimate_seconds
+    from rankrise.training import duration
+
+    fates = Counter(_fate(run) for run in plan.runs)
+    left = estimate_seconds(plan.runs, out=out, device=device)
+    parts = [f"{fates[fate]} {fate}" for fate in ("done", "to resume", "to run", "left out") if fates[fate]]
+    time = f", about {duration(left)}" if left else ""
+    num = len(plan.runs)
+    return f"{num} run{'' if num == 1 else 's'}: {', '.join(parts)}{time}"
+
+
+def _fate(run: "PlannedRun") -> str:
+    if run.problem:
+        return "left out"
+    return {"done": "done", "unfinished": "to resume"}.get(run.state, "to run")
+
+
+def _problems(plan: "Reproduction") -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for run in plan.runs:
+        if run.problem:
+            names = found.setdefault(sentence(ValueError(run.problem)), [])
+            names += [run.name] * (run.name not in names)
+    for name, reason in plan.by_hand.items():
+        if name not in plan.finished():
+            found.setdefault(f"{reason}.", []).append(name)
+    return found
+
+
+def _record(run: "PlannedRun", attempt: "Attempt | None" = None) -> dict[str, Any]:
+    record = {"name": run.name, "hash": run.hash, "seed": run.spec.seed, "folder": str(run.folder)}
+    if attempt is None:
+        return {**record, "would be": _fate(run), "problem": run.problem}
+    return {**record, "fate": attempt.fate, "seconds": round(attempt.seconds, 2), "message": attempt.message}
+
+
+def _print_plan(plan: "Reproduction", out: Path, device: str | None, as_json: bool) -> None:
+    from rankrise.experiments import estimate_seconds
+
+    if as_json:
+        record = {
+            "scale": plan.scale,
+            "estimated_seconds": round(estimate_seconds(plan.runs, out=out, device=device)),
+            "runs": [_record(run) for run in plan.runs],
+            "by hand": dict(plan.by_hand),
+        }
+        typer.echo(json.dumps(record, indent=1))
+        return
+    rows = [{"name": run.name, "hash": run.hash, "seed": run.spec.seed, "would be": _fate(run)} for run in plan.runs]
+    typer.echo(table(rows, left=("name", "hash", "would be")))
+    typer.echo(f"\n{_counts(plan, out, device)}")
+    for problem, names in _problems(plan).items():
+        typer.echo(f"left out: {', '.join(names)}. {problem}")

@@ -1,0 +1,68 @@
+"""From finished runs to figures, verdicts and the page: what `report` and `reproduce` share."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rankrise.cli._verdicts import verdict_table
+
+if TYPE_CHECKING:
+    from rankrise.experiments.claims import Verdict
+    from rankrise.figures import Gallery
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything the runs say, and the page that shows it."""
+
+    verdicts: "Sequence[Verdict]"
+    gallery: "Gallery"
+    page: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "report": str(self.page),
+            "claims": [verdict.to_json() for verdict in self.verdicts],
+            "figures": [
+                {"name": figure.name, "title": figure.title, "sources": list(figure.sources)}
+                for figure in self.gallery.figures
+            ],
+            "not drawn": self.gallery.missing,
+        }
+
+
+def write_results(
+    runs: Mapping[str, Sequence[Path]], out: Path, *, absent: Mapping[str, str], note: Callable[[str], None]
+) -> Results:
+    """Evaluate every claim, draw every figure that can be drawn, write the report."""
+    from rankrise.experiments.claims import evaluate_claims
+    from rankrise.figures import build_figures
+    from rankrise.report import environment_of, write_report
+
+    verdicts: Sequence[Any] = evaluate_claims(runs, absent=absent)
+    gallery = build_figures(runs)
+    note(f"drawing {len(gallery.figures)} figures")
+    for name, reason in gallery.missing.items():
+        note(f"not drawn: {name}: {reason}")
+    page = write_report(out, gallery.figures, verdicts, runs, environment_of(runs))
+    return Results(verdicts, gallery, page)
+
+
+def print_results(results: Results, *, as_json: bool, more: Mapping[str, Any] | None = None) -> None:
+    """Verdicts on stdout, the page's path as the last line on stderr."""
+    if as_json:
+        typer.echo(json.dumps({**(more or {}), **results.to_json()}, indent=1, allow_nan=False))
+    else:
+        typer.echo(verdict_table(results.verdicts))
+    typer.echo(f"wrote {results.page}", err=True)
+
+
+def exit_if_strict(results: Results, strict: bool) -> None:
+    """With `--strict`, a claim that fails is a failure."""
+    if strict and any(verdict.verdict == "fails" for verdict in results.verdicts):
+        raise typer.Exit(1)

@@ -1,0 +1,50 @@
+"""Claims and what runs say of them, for the terminal."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rankrise.cli._output import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rankrise.experiments.claims import Verdict
+
+_MOST_REASONS = 8
+
+
+def verdict_table(verdicts: "Sequence[Verdict]") -> str:
+    """What was tested as a table, what was not as a count for each reason, and how many of each there are."""
+    rows = [
+        {
+            "verdict": verdict.verdict,
+            "claim": verdict.claim.id,
+            "value": f"{verdict.value:.3g}",
+            "95% interval": _interval(verdict),
+            "must be": verdict.claim.threshold,
+            "n": verdict.n,
+        }
+        for verdict in verdicts
+        if verdict.value is not None
+    ]
+    reasons = Counter(verdict.reason for verdict in verdicts if verdict.value is None)
+    lines = [table(rows, left=("verdict", "claim", "must be", "n"))] if rows else []
+    if reasons:
+        lines += ["", "not tested:"] if rows else ["not tested:"]
+        lines += [f"{number:>4}  {reason}" for reason, number in reasons.most_common(_MOST_REASONS)]
+        others = sum(reasons.values()) - sum(number for _, number in reasons.most_common(_MOST_REASONS))
+        lines += [f"{others:>4}  for other reasons; --json has them"] * bool(others)
+    return "\n".join([*lines, "", f"{len(verdicts)} claims: {count(verdicts)}."])
+
+
+def count(verdicts: "Sequence[Verdict]") -> str:
+    """How many hold, fail, and are not tested."""
+    words = {"holds": "hold", "fails": "fail", "not tested": "not tested"}
+    found = Counter(str(verdict.verdict) for verdict in verdicts)
+    return ", ".join(f"{found[name]} {word}" for name, word in words.items() if found[name])
+
+
+def _interval(verdict: "Verdict") -> str:
+    if verdict.low is None or verdict.high is None:
+        return "-"
+    return f"{verdict.low:.3g} to {verdict.high:.3g}"

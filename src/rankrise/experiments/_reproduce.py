@@ -1,0 +1,109 @@
+"""Carry a plan out: one run after another, whatever becomes of each."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from rankrise.experiments._estimate import Estimator, read_durations, write_durations
+from rankrise.experiments._plan import PlannedRun
+from rankrise.experiments._run import execute_run
+
+if TYPE_CHECKING:
+    from rankrise.training import Progress, Report
+
+Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What became of one run of a plan.
+
+    `missing` has no data, and was not tried; `failed` raised an error. `message` says why.
+    """
+
+    run: PlannedRun
+    fate: Fate
+    message: str = ""
+    seconds: float = 0.0
+    signal: int | None = None
+
+
+class Watch(Protocol):
+    """Who shows how a plan gets on."""
+
+    def begin(self, run: PlannedRun, number: int, total: int, estimate: float, after: float) -> None:
+        """A run begins, of about `estimate` seconds, with `after` seconds to follow."""
+
+    def update(self, report: "Report") -> None:
+        """The run has got so far."""
+
+    def end(self, attempt: Attempt, after: float) -> None:
+        """The run has ended, with `after` seconds to follow; also told of runs that were not begun."""
+
+    def close(self) -> None:
+        """Nothing more will come of this run."""
+
+
+def carry_out(
+    runs: Sequence[PlannedRun], *, out: Path, device: str | None = None, watch: Watch | None = None
+) -> list[Attempt]:
+    """Do the runs of a plan that are not done; what fails does not stop the others, a signal does.
+
+    Args:
+        runs: Of `Reproduction.runs`.
+        out: Folder of the runs, where also their durations are kept.
+        device: Where networks are trained; the best there is unless given.
+        watch: Told of everything.
+
+    Returns:
+        What became of each run, in order; after a signal, of those before it.
+    """
+    estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
+    left = [run for run in runs if not run.problem and run.state != "done"]
+    total, attempts = len(left), []
+    for run in runs:
+        if run.problem or run.state == "done":
+            attempt = Attempt(run, "missing" if run.problem else "skipped", run.problem)
+        else:
+            left.remove(run)
+            if watch is not None:
+                after = estimator.total(other.spec for other in left)
+                watch.begin(run, total - len(left), total, estimator.seconds(run.spec), after)
+            attempt = _attempt(run, device, watch)
+            if attempt.fate == "finished" and run.state == "new":
+                estimator.learn(run.spec, attempt.seconds)
+                write_durations(out, estimator.measured)
+        attempts.append(attempt)
+        if watch is not None:
+            watch.end(attempt, estimator.total(other.spec for other in left))
+        if attempt.fate == "stopped":
+            break
+    return attempts
+
+
+def estimate_seconds(runs: Sequence[PlannedRun], *, out: Path, device: str | None = None) -> float:
+    """How long the runs that are left will take: measured before where possible, else guessed from their size."""
+    estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
+    return estimator.total(run.spec for run in runs if not run.problem and run.state != "done")
+
+
+def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -> Attempt:
+    begun = time.monotonic()
+    try:
+        report = execute_run(run, device=device, progress=progress)
+    except Exception as error:
+        return Attempt(run, "failed", " ".join(str(error).split()) or type(error).__name__, time.monotonic() - begun)
+    finally:
+        if progress is not None:
+            progress.close()
+    return Attempt(run, report.status, report.message, time.monotonic() - begun, report.signal)
+
+
+def _has_gpu(device: str | None) -> bool:
+    if device is not None:
+        return device.startswith("cuda")
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,124 @@
+"""A claim, how it is measured, and what came out."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+Comparison: TypeAlias = Literal["≤", "≥", "<", ">"]
+Bound: TypeAlias = tuple[Comparison, float]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement that a number can contradict.
+
+    Attributes:
+        id: Its name: what is claimed, then the experiment it is claimed of.
+        statement: The claim in words.
+        reference: Where the paper or the reproduction makes it; "beyond the paper" for our own.
+        circuit: "kq", "vo", both, or the loss.
+        layers: Which layers count.
+        aggregate: The number, from the table to the value: what is averaged, compared, taken the worst of.
+        threshold: What the number must be.
+    """
+
+    id: str
+    statement: str
+    reference: str
+    circuit: str
+    layers: str
+    aggregate: str
+    threshold: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs say of a claim.
+
+    Attributes:
+        claim: The claim.
+        verdict: "holds", "fails" or "not tested".
+        value: Mean over seeds of the claim's number; None if not tested.
+        low: Lower end of the 95% interval of that mean over seeds; None for one seed.
+        high: Upper end.
+        n: What it is made of, such as "3 seeds × 8 heads × 6 layers".
+        reason: The numbers behind it in words, layer by layer where there are layers; or why it was not tested.
+        runs: The runs it was read from, name and hash.
+    """
+
+    claim: Claim
+    verdict: Literal["holds", "fails", "not tested"]
+    value: float | None
+    low: float | None
+    high: float | None
+    n: str
+    reason: str
+    runs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; a number that is not finite is null."""
+        record = asdict(self)
+        for name in ("value", "low", "high"):
+            number = record[name]
+            record[name] = number if number is not None and math.isfinite(number) else None
+        return {**record, "runs": list(self.runs)}
+
+
+class NotMeasurable(Exception):
+    """The runs are there, but hold too little for this claim; says what."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number of one seed, what it is made of, and the numbers behind it in words."""
+
+    value: float
+    detail: str
+    parts: str = ""  # "8 heads × 6 layers"
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A claim with the experiments it needs and the function that gives its number.
+
+    `measure` gets one run of each experiment in `needs`, all of one seed. With `at_least`, experiments beyond so many
+    may be missing; `measure` gets those that are there.
+    """
+
+    group: str  # of the list of claims: "1" to "5", or "beyond"
+    claim: Claim
+    needs: tuple[str, ...]
+    measure: Callable[..., Finding]
+    comparison: Comparison
+    bound: float
+    at_least: int | None = None
+
+    def is_met(self, value: float) -> bool:
+        """Whether the number is as claimed; NaN never is."""
+        return {
+            "≤": value <= self.bound,
+            "≥": value >= self.bound,
+            "<": value < self.bound,
+            ">": value > self.bound,
+        }[self.comparison]
+
+
+def predicate(
+    group: str,
+    id: str,
+    statement: str,
+    *,
+    reference: str,
+    circuit: str,
+    layers: str,
+    aggregate: str,
+    needs: tuple[str, ...],
+    measure: Callable[..., Finding],
+    must_be: Bound,
+    at_least: int | None = None,
+) -> Predicate:
+    """A predicate whose claim says its own threshold."""
+    comparison, bound = must_be
+    claim = Claim(id, statement, reference, circuit, layers, aggregate, f"{comparison} {bound:g}")
+    return Predicate(group, claim, needs, measure, comparison, bound, at_least)

@@ -1,0 +1,75 @@
+"""Numbers of a curve that several claims share."""
+
+from typing import Any
+
+import numpy as np
+
+from rankrise.experiments.claims._claim import NotMeasurable
+from rankrise.signals import detect_stages
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+_GRID = 2001
+_DETECT = 501
+
+
+def time_of_drop(times: Array, losses: Array, part: float = 0.9) -> float:
+    """The share of the time that holds `part` of the fall of a loss, in the steepest places: 0 for jumps, near `part`
+    for a straight line.
+
+    >>> round(time_of_drop(np.array([0.0, 1.0]), np.array([1.0, 0.0])), 3)
+    0.9
+    >>> time_of_drop(np.array([0.0, 0.5, 0.501, 1.0]), np.array([1.0, 1.0, 0.0, 0.0])) < 0.002
+    True
+    """  # noqa: D205
+    grid = np.linspace(times[0], times[-1], _GRID)
+    falls = np.sort(np.maximum(-np.diff(np.interp(grid, times, losses)), 0))[::-1]
+    total = falls.sum()
+    if total <= 0:
+        raise NotMeasurable("The loss does not fall.")
+    return float((np.searchsorted(np.cumsum(falls), part * total * (1 - 1e-9)) + 1) / (_GRID - 1))
+
+
+def num_stages(times: Array, losses: Array) -> int:
+    """Drops between plateaus that `detect_stages` finds, up to twice the time at which 99% of the fall is done."""
+    if losses[0] <= losses.min():
+        return 0
+    done = times[np.argmax(losses <= losses[0] - 0.99 * (losses[0] - losses.min()))]
+    grid = np.linspace(times[0], min(2 * done, times[-1]), _DETECT)
+    return len(detect_stages(grid, np.interp(grid, times, losses)).stages)
+
+
+def active_at_half(times: Array, losses: Array, active_from: Array) -> float:
+    """Of the coordinates that ever become active, the share that is when half of the fall of the loss is done.
+
+    Args:
+        times: Of the curve.
+        losses: The curve.
+        active_from: Time at which each coordinate becomes active; inf for never.
+    """
+    ever = np.isfinite(active_from)
+    if losses[-1] >= losses[0] or not ever.any():
+        raise NotMeasurable("The loss does not fall, or no coordinate becomes active.")
+    half = times[np.argmax(losses <= 0.5 * (losses[0] + losses[-1]))]
+    return float((active_from[ever] <= half).mean())
+
+
+def rank_correlation(x: Array, y: Array) -> float:
+    """Spearman's: 1 if y grows with x throughout; 0 for a constant.
+
+    >>> rank_correlation(np.arange(4.0), np.array([1.0, 2.0, 8.0, 9.0]))
+    1.0
+    """
+    from scipy.stats import rankdata
+
+    a, b = (rankdata(values) - (len(values) + 1) / 2 for values in (x, y))
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return round(float(a @ b) / size, 12) if size else 0.0
+
+
+def listed(values: Array, form: str = ".2f") -> str:
+    """Numbers for a sentence.
+
+    >>> listed(np.array([1.0, 2.5]))
+    '1.00, 2.50'
+    """
+    return ", ".join(format(float(value), form) for value in values)

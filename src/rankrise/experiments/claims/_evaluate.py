@@ -1,0 +1,168 @@
+"""From runs to verdicts: seeds are matched, numbers averaged over them, and what is missing is said."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rankrise.experiments._registry import find_experiment
+from rankrise.experiments._spec import TrainingSpec
+from rankrise.experiments.claims import _comparisons, _networks, _toy, _variants
+from rankrise.experiments.claims._claim import Claim, Finding, NotMeasurable, Predicate, Verdict
+from rankrise.experiments.claims._runs import RunData
+
+PREDICATES: tuple[Predicate, ...] = (
+    *_toy.PREDICATES,
+    *_networks.PREDICATES,
+    *_comparisons.PREDICATES,
+    *_variants.PREDICATES,
+)
+_PIPE = r"\|"  # inside a cell of a table
+_TITLES = {
+    "1": "The toy learns in stages",
+    "2": "The learned change has low rank",
+    "3": "Its rank grows gradually",
+    "4": "Smaller initial weights give lower rank",
+    "5": "What the CENG501 reproduction reports",
+    "beyond": "Beyond the paper",
+}
+
+
+def claims() -> list[Claim]:
+    """Every claim, in the order of the paper.
+
+    >>> claims()[0].id
+    'one-joins-per-stage@toy-stages'
+    """
+    return [predicate.claim for predicate in PREDICATES]
+
+
+def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, str] | None = None) -> list[Verdict]:
+    """Test every claim on the runs there are.
+
+    Seeds are the independent repeats: heads of one network are not, so a number is taken over heads and layers within a
+    run, and its 95% interval (Student's t) over runs. The verdict is that of the mean. Experiments that a claim
+    compares are compared seed by seed. A run on data that only stands in for the experiment's own, as at scale `smoke`,
+    and one with fewer than ten measurements, test nothing.
+
+    Args:
+        runs: Folders of finished runs by experiment, one for each seed.
+        absent: Why experiments have no run, by name, a sentence each: the reason of what is not tested.
+
+    Raises:
+        ValueError: A folder is no run of an experiment, or is damaged.
+
+    >>> verdict = evaluate_claims({})[0]
+    >>> verdict.verdict, verdict.reason
+    ('not tested', 'No run of toy-stages. `rankrise run toy-stages` makes one.')
+    """
+    data = {name: [RunData(Path(folder)) for folder in folders] for name, folders in runs.items()}
+    return [_evaluate(predicate, data, absent or {}) for predicate in PREDICATES]
+
+
+def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absent: Mapping[str, str]) -> Verdict:
+    present = [name for name in predicate.needs if data.get(name)]
+    missing = [name for name in predicate.needs if name not in present]
+    if missing and len(present) < (predicate.at_least or len(predicate.needs)):
+        names = " ".join(missing)
+        reasons = dict.fromkeys(absent[name] for name in missing if name in absent)
+        if reasons:
+            return _untested(predicate, " ".join(reasons))
+        return _untested(predicate, f"No run of {', '.join(missing)}. `rankrise run {names}` makes one.")
+    for name in present:
+        specs = [{key: value for key, value in run.spec.items() if key != "seed"} for run in data[name]]
+        if any(spec != specs[0] for spec in specs):
+            return _untested(predicate, f"Runs of {name} must differ in their seed only. Pass those of one scale.")
+    by_seed = [{run.seed: run for run in data[name]} for name in present]
+    seeds = sorted(set.intersection(*(set(found) for found in by_seed)))
+    if not seeds:
+        return _untested(predicate, f"No seed was run of all of {', '.join(present)}. Run them with the same --seed.")
+    used = [[found[seed] for found in by_seed] for seed in seeds]
+    for name, run in zip(present, used[0], strict=True):
+        if stand_in := _stand_in(name, run):
+            return _untested(predicate, stand_in)
+    try:
+        findings = [predicate.measure(*group) for group in used]
+    except NotMeasurable as error:
+        return _untested(predicate, str(error))
+    sources = tuple(dict.fromkeys(run.source for group in used for run in group))
+    return _judge(predicate, findings, sources)
+
+
+def _stand_in(name: str, run: RunData) -> str:
+    """Why a run is not of the data its experiment is about, as at scale `smoke`; empty when it is."""
+    spec = find_experiment(name).paper
+    wanted = spec.data.name if isinstance(spec, TrainingSpec) else None
+    got = run.spec.get("data", {}).get("name")
+    if wanted is None or got is None or got == wanted:
+        return ""
+    return f"{run.source} was trained on {got}, which stands in for {wanted}: run it at a larger scale."
+
+
+def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str, ...]) -> Verdict:
+    values = np.array([finding.value for finding in findings])
+    mean = float(values.mean())
+    low, high = _interval(values)
+    if math.isnan(mean):
+        return _untested(predicate, f"Its number is not defined: {findings[0].detail}")
+    if low is None:
+        about = "One seed: no interval."
+    else:
+        straddles = predicate.is_met(low) != predicate.is_met(high or low)
+        about = "The interval contains the bound: more seeds would decide." if straddles else ""
+    count = f"{len(findings)} seed" + ("s" if len(findings) > 1 else "")
+    parts = f" × {findings[0].parts}" if findings[0].parts else ""
+    first = "" if len(findings) == 1 else "First seed: "
+    return Verdict(
+        claim=predicate.claim,
+        verdict="holds" if predicate.is_met(mean) else "fails",
+        value=mean,
+        low=low,
+        high=high,
+        n=f"{count}{parts}",
+        reason=" ".join(part for part in (f"{first}{findings[0].detail}", about) if part),
+        runs=sources,
+    )
+
+
+def _interval(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[float | None, float | None]:
+    """95% of Student's t around the mean; none for one value."""
+    from scipy import stats
+
+    n = len(values)
+    if n < 2:
+        return None, None
+    half = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n))
+    return float(values.mean()) - half, float(values.mean()) + half
+
+
+def _untested(predicate: Predicate, reason: str) -> Verdict:
+    return Verdict(predicate.claim, "not tested", None, None, None, "", reason, ())
+
+
+def describe_claims() -> str:
+    """All claims as a page in Markdown, each with its exact predicate; `docs/claims.md` is this text."""
+    lines = [
+        "# Claims",
+        "",
+        "What is tested, exactly. `rankrise.experiments.claims.evaluate_claims` reads these numbers from the tables of",
+        "runs; a claim *holds* if the mean over seeds is as the last column says, and its 95% interval over seeds is",
+        "given beside it. Heads and layers of one network are not independent: they never count as repeats. Layers",
+        "count from 1. The page is made by `describe_claims()`, and a test compares the two.",
+    ]
+    for group, title in _TITLES.items():
+        lines += ["", f"## {title}", "", "| claim | of | circuit; layers | number | must be |", "|---|---|---|---|---|"]
+        for predicate in PREDICATES:
+            if predicate.group == group:
+                claim = predicate.claim
+                where = f"{claim.circuit}; {claim.layers}" if claim.layers else claim.circuit
+                text = f"`{claim.id}`: {claim.statement} ({claim.reference})"
+                cells = (text, _short(predicate), where, claim.aggregate, claim.threshold)
+                lines.append(f"| {' | '.join(cell.replace('|', _PIPE) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(predicate: Predicate) -> str:
+    text = ", ".join(f"`{name}`" for name in predicate.needs)
+    return text if predicate.at_least is None else f"{text}; at least {predicate.at_least} of them"

@@ -1,0 +1,148 @@
+"""The paper's toy as the theory has it: the flow at six α, its limit, full matrices, perturbations, and optimisers."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from rankrise.experiments._experiment import Experiment
+from rankrise.experiments._theory_specs import (
+    DescentSpec,
+    FlowSpec,
+    MatrixFlowSpec,
+    RobustnessSpec,
+    StagesSpec,
+    TheorySpec,
+    ToyTask,
+)
+
+LOG10_ALPHAS = (-1, -2, -4, -8, -16, -32)
+_BESIDE = -8  # log10 α of the variants
+
+
+@dataclass(frozen=True)
+class _Size:
+    """A task whose run has many stages, and what fits it: 11 stages at smoke, 28 at small, 65 at the paper's size."""
+
+    task: ToyTask
+    seed: int
+    t_end: float
+    rate: float  # a learning rate at which descent follows the flow to a few per cent
+    matrix_end: float
+
+    def common(self, **changes: Any) -> dict[str, Any]:
+        return {"task": replace(self.task, **changes), "seed": self.seed}
+
+    def steps(self, log10_alpha: float, rate: float) -> int:
+        """Of descent, to the flow's end."""
+        return math.ceil(self.t_end * -log10_alpha * math.log(10) / rate)
+
+
+_SMOKE = _Size(ToyTask(dim=10, tokens=10, samples=200), 4, 4.0, 0.02, 3.0)
+_SMALL = _Size(ToyTask(dim=20, tokens=10, samples=500), 1, 1.5, 0.01, 1.5)
+_PAPER = _Size(ToyTask(dim=50, tokens=10, samples=1000), 1, 0.5, 0.002, 0.5)
+
+
+def _experiment(name: str, title: str, shows: str, make: Callable[[_Size], TheorySpec]) -> Experiment:
+    return Experiment(name, title, shows, smoke=make(_SMOKE), small=make(_SMALL), paper=make(_PAPER))
+
+
+def _flow(log10_alpha: float) -> Experiment:
+    return _experiment(
+        f"toy-flow-1e{log10_alpha:g}",
+        f"Gradient flow of a head with diagonal weights from α = 1e{log10_alpha:g}",
+        "plateaus and drops of the loss that converge, as α → 0, to those of toy-stages",
+        lambda size: FlowSpec(**size.common(), log10_alpha=log10_alpha, t_end=size.t_end),
+    )
+
+
+def _stages(name: str, title: str, shows: str, **task: Any) -> Experiment:
+    return _experiment(name, title, shows, lambda size: StagesSpec(**size.common(**task), t_end=size.t_end))
+
+
+def _robustness(assumption: Literal["4.3", "4.4"], noise: float) -> Experiment:
+    return _experiment(
+        f"toy-robustness-{assumption}",
+        f"The flow from α = 1e-32, perturbed to test Assumption {assumption}",
+        "the perturbed products come back to those that were not perturbed",
+        lambda size: RobustnessSpec(
+            **size.common(),
+            assumption=assumption,
+            log10_alpha=-32,
+            t_end=size.t_end,
+            noise=noise,
+            duration=size.t_end / 8,
+        ),
+    )
+
+
+def _descent(name: str, title: str, shows: str, **changes: Any) -> Experiment:
+    """Descent to the flow's end with `part` times the learning rate of its size."""
+
+    def make(size: _Size) -> TheorySpec:
+        values = {"optimiser": "gd", "log10_alpha": _BESIDE, "part": 1.0, **changes}
+        rate = values.pop("part") * size.rate
+        task = {key: values.pop(key) for key in ("targets", "activation", "loss") if key in values}
+        values.setdefault("num_steps", size.steps(values["log10_alpha"], rate))
+        return DescentSpec(**size.common(**task), learning_rate=rate, **values)
+
+    return _experiment(name, title, shows, make)
+
+
+def _adam() -> Experiment:
+    return _experiment(
+        "toy-adam",
+        "Adam in place of the flow",
+        "no stages: all coordinates become active within a few steps of each other",
+        lambda size: DescentSpec(
+            **size.common(), optimiser="adam", log10_alpha=_BESIDE, learning_rate=0.01, num_steps=400
+        ),
+    )
+
+
+EXPERIMENTS = (
+    _stages(
+        "toy-stages",
+        "Algorithm 1 on the toy: the limit α → 0 of the flow",
+        "one coordinate joins at each stage; times, losses and products between",
+    ),
+    *(_flow(log10_alpha) for log10_alpha in LOG10_ALPHAS),
+    _experiment(
+        "toy-matrix-flow",
+        "Gradient flow of a head with full matrices from α = 1e-4",
+        "singular values of both products are learned one after another",
+        lambda size: MatrixFlowSpec(**size.common(), log10_alpha=-4, t_end=size.matrix_end),
+    ),
+    _robustness("4.3", 0.05),
+    _robustness("4.4", 0.01),
+    _descent("toy-gd", "Gradient descent in place of the flow, α = 1e-8", "the stages of toy-flow-1e-8"),
+    _descent(
+        "toy-sgd",
+        "Stochastic gradient descent in place of the flow",
+        "the stages of toy-flow-1e-8, with noise",
+        optimiser="sgd",
+        batch_size=20,
+    ),
+    _adam(),
+    _descent(
+        "toy-relu",
+        "A block with ReLU, outside the theorem; gradient descent",
+        "whether stages need a smooth network",
+        activation="relu",
+        part=2.0,
+    ),
+    _experiment(
+        "toy-cross-entropy",
+        "Cross-entropy without a penalty, outside the theorem; flow",
+        "whether stages need a loss with a finite minimum",
+        lambda size: FlowSpec(**size.common(loss="cross_entropy"), log10_alpha=_BESIDE, t_end=size.t_end),
+    ),
+    _descent(
+        "toy-ceng501",
+        "The toy of the CENG501 reproduction: random targets, α = 1e-2",
+        "with targets that nothing generates there is next to nothing to learn; time is η·step/log(1/α)",
+        targets="noise",
+        log10_alpha=-2,
+        part=2.0,
+    ),
+)

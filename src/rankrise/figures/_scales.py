@@ -1,0 +1,21 @@
+"""The family of one network at several initial scales."""
+
+from rankrise.figures._runs import RunData, Runs, family, read_experiment
+
+
+def by_scale(runs: Runs, experiment: str, *, figure: str) -> dict[float, list[RunData]]:
+    """Runs of `<experiment>-scale-*`, from the largest factor to the smallest.
+
+    Raises:
+        ValueError: Fewer than two scales have runs; says what to run.
+    """
+    wanted = f"{experiment}-scale-1 {experiment}-scale-0.1"
+    names = family(runs, f"{experiment}-scale", figure=figure, wanted=wanted)
+    found = {_factor(members[0]): members for members in (read_experiment(runs, n, figure=figure) for n in names)}
+    if len(found) < 2:
+        raise ValueError(f"`{figure}` needs two scales or more; got {names[0]} alone. Run more: rankrise run {wanted}")
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _factor(run: RunData) -> float:
+    return float(run.spec.get("model", {}).get("init_scale", 1.0))

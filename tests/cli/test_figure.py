@@ -1,0 +1,89 @@
+"""`rankrise figure` and `rankrise report`: files from finished runs, and help with names."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from tests.figures.runs import network_run
+
+from rankrise.cli import main
+
+RANKS = {step: [[1.0, 1.2], [1.5 + step, 1.7]] for step in (0, 10, 20)}
+SPECTRA = {step: [[[4.0, 1.0, 0.5]] * 2] * 2 for step in (10, 20)}
+INITIAL = [[[2.0, 1.9, 1.8]] * 2] * 2
+
+
+@pytest.fixture
+def rankrise(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("vit-cifar10", "gpt2-wikitext2"):
+        network_run(tmp_path / "runs", name, ranks=RANKS, spectra=SPECTRA, initial=INITIAL)
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["rankrise", *args])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=stopped.value.code or 0, stdout=out, stderr=err)
+
+    return run
+
+
+def test_one_figure_of_one_network(rankrise, tmp_path):
+    done = rankrise("figure", "stable_rank_over_training", "--experiment", "vit-cifar10", "--format", "svg,csv")
+    assert done.returncode == 0, done.stderr
+    name = "stable_rank_over_training-vit-cifar10"
+    assert done.stdout.startswith(f"{name}: Stable rank of what training added")
+    assert done.stderr == f"wrote figures/{name}.svg, figures/{name}.csv\n"
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [f"{name}.csv", f"{name}.svg"]
+
+
+def test_of_every_network_that_has_runs(rankrise):
+    done = rankrise(
+        "figure", "stable_rank_by_head", "perturbation_vs_init", "--format", "csv", "--json", "--out", "here"
+    )
+    records = json.loads(done.stdout)
+    assert {record["name"] for record in records} == {
+        f"{figure}-{name}"
+        for figure in ("stable_rank_by_head", "perturbation_vs_init")
+        for name in ("vit-cifar10", "gpt2-wikitext2")
+    }
+    assert all(record["files"][0].startswith("here/") and record["sources"] for record in records)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["stable_rnk_by_head"], 2, "Did you mean 'stable_rank_by_head'?"),
+        (["stable_rank_by_head", "--experiment", "vit-cifar01"], 2, "Did you mean 'vit-cifar10'?"),
+        (["stable_rank_by_head", "--format", "gif"], 2, "`--format` must be of svg, png, pdf, csv; got 'gif'"),
+        (["toy_scales"], 1, "`toy_scales` needs finished runs of toy-flow"),
+        (["stable_rank_by_head", "--runs", "nowhere"], 1, "needs finished runs of vit-digits"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_mistakes(rankrise, tmp_path, args, code, message):
+    done = rankrise("figure", *args)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "figures").exists()
+
+
+def test_report_of_what_is_there(rankrise, tmp_path):
+    network_run(tmp_path / "own", "mine", ranks=RANKS, spectra=SPECTRA, initial=INITIAL)
+    done = rankrise("report", "--runs", "own", "--out", "page")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "wrote page/index.html"
+    assert "not tested" in done.stdout
+    assert "stable_rank_over_training-mine" in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_report_of_nothing(rankrise):
+    done = rankrise("report", "--runs", "nowhere")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "rankrise: `--runs` must hold finished runs, as runs/<experiment>/<hash>; nowhere holds none. "
+        "Make some: rankrise reproduce\n"
+    )

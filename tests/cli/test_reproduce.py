@@ -1,0 +1,186 @@
+"""`rankrise reproduce` as a user runs it: plan, claims, report, strictness, and kills at any time."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from tests.cli import tiny
+
+from rankrise import report
+from rankrise.cli import main
+from rankrise.experiments import _reproduction, find_runs
+from rankrise.store import load_run
+
+FIGURES = {
+    "components_by_scale-vit-cifar10",
+    "stable_rank_by_scale-vit-cifar10",
+    "stable_rank_over_training-vit-cifar10",
+}
+
+
+@pytest.fixture
+def rankrise(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANKRISE_DATA", raising=False)
+    monkeypatch.setitem(_reproduction.PARTS, "smoke", tiny.PARTS)
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["rankrise", *args])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=stopped.value.code or 0, stdout=out, stderr=err)
+
+    return run
+
+
+def undrawn(monkeypatch):
+    """A page without figures, which take seconds."""
+    write = report.write_report
+    monkeypatch.setattr(report, "write_report", lambda out, figures, *rest: write(out, [], *rest))
+
+
+def test_from_nothing_to_the_report(rankrise, monkeypatch, tmp_path):
+    plan = rankrise("reproduce", "--dry-run")
+    assert "5 runs: 4 to run, 1 left out, about " in plan.stdout
+    assert "left out: vit-cifar100. The data set 'cifar100' must be in" in plan.stdout
+    assert "left out: vit-imagenet. Takes days." in plan.stdout
+    assert not list(tmp_path.iterdir())
+
+    done = rankrise("reproduce", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0].startswith("scale smoke: 5 runs: 4 to run, 1 left out, about ")
+    assert "[1/4] toy-stages/" in done.stderr
+    assert "; nearly done" in done.stderr
+    assert "not drawn: toy_scales: `toy_scales` needs finished runs of toy-flow" in done.stderr
+    assert done.stderr.splitlines()[-1] == "wrote report/index.html"
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["verdict", "claim", "value", "95%", "interval", "must", "be", "n"]
+    assert lines[1].split()[:3] == ["holds", "one-joins-per-stage@toy-stages", "1"]
+    assert "No data: cifar100 is not in the data folder" in done.stdout
+    assert lines[-1].endswith(" not tested.")
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "one-joins-per-stage@toy-stages" in page
+    assert str(tmp_path) not in page
+    assert {path.stem for path in (tmp_path / "report" / "figures").iterdir()} > FIGURES
+
+    undrawn(monkeypatch)
+    again = rankrise("reproduce", "--json")
+    assert again.stderr.splitlines()[0] == "scale smoke: 5 runs: 4 done, 1 left out"
+    record = json.loads(again.stdout)
+    assert [run["fate"] for run in record["runs"]] == ["skipped"] * 4 + ["missing"]
+    assert record["report"] == "report/index.html"
+    assert {figure["name"] for figure in record["figures"]} > FIGURES
+    by_id = {claim["claim"]["id"]: claim for claim in record["claims"]}
+    assert by_id["rises-kq@vit-imagenet"]["reason"] == "Takes days."
+    assert by_id["rises-kq@vit-cifar10"]["verdict"] == "not tested"  # synthetic images stand in
+
+
+def test_strict_is_about_verdicts_and_nothing_else_is(rankrise, monkeypatch):
+    from rankrise.experiments.claims import _evaluate
+
+    undrawn(monkeypatch)
+    monkeypatch.setitem(_reproduction.PARTS, "smoke", tiny.PARTS[:1])
+    rankrise("reproduce", "--device", "cpu")
+    assert rankrise("reproduce", "--strict").returncode == 0
+    monkeypatch.setattr(_evaluate.Predicate, "is_met", lambda self, value: False)
+    assert rankrise("reproduce").returncode == 0
+    strict = rankrise("reproduce", "--strict")
+    assert strict.returncode == 1
+    assert strict.stdout.splitlines()[1].startswith("fails")
+    assert strict.stderr.splitlines()[-1] == "wrote report/index.html"
+
+
+def test_a_failing_run_is_said_and_the_rest_goes_on(rankrise, monkeypatch, tmp_path):
+    undrawn(monkeypatch)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "toy-stages").write_text("in the way")
+    done = rankrise("reproduce", "--device", "cpu")
+    assert done.returncode == 0
+    assert "toy-stages/" in done.stderr
+    assert "failed after" in done.stderr
+    assert (tmp_path / "report" / "index.html").is_file()
+    assert "toy-stages/" in done.stdout  # the reason of its claims
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [(["--scale", "huge"], "'huge' is not one of"), (["--seeds", "0"], "--seeds"), (["stray"], "stray")],
+)
+def test_mistakes(rankrise, tmp_path, args, message):
+    done = rankrise("reproduce", *args)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_not_under_torchrun(rankrise, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = rankrise("reproduce")
+    assert done.returncode == 2
+    assert "one process" in done.stderr
+
+
+def start(folder):
+    command = [sys.executable, "-m", "tests.cli.tiny", "reproduce", "--json", "--device", "cpu"]
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path])}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def outcome(folder, stdout):
+    """Verdicts, and every table."""
+    claims = [(c["claim"]["id"], c["verdict"], c["value"], c["reason"]) for c in json.loads(stdout)["claims"]]
+    tables = {path.name: load_run(path) for paths in find_runs(folder / "runs").values() for path in paths}
+    return claims, tables
+
+
+@pytest.mark.slow
+def test_killed_at_any_time_it_finishes_with_the_same_tables(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir()
+    cut.mkdir()
+    process = start(whole)
+    begun = time.monotonic()
+    expected, error = process.communicate(timeout=300)
+    took = time.monotonic() - begun
+    assert process.returncode == 0, error
+    generator = random.Random(0)
+    num_killed = 0
+    for _ in range(8):
+        process = start(cut)
+        time.sleep(generator.uniform(0.1, 1.0) * took)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            num_killed += 1
+        process.communicate()
+    assert num_killed >= 2
+    process = start(cut)
+    found, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    (claims, tables), (want, want_tables) = outcome(cut, found), outcome(whole, expected)
+    assert claims == want
+    assert tables.keys() == want_tables.keys()
+    assert all(tables[name].equals(want_tables[name]) for name in tables)
+
+
+@pytest.mark.slow
+def test_a_signal_stops_it_with_a_sentence(tmp_path):
+    process = start(tmp_path)
+    for line in process.stderr:
+        if "toy-stages" in line:
+            break
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "stopped" in err

@@ -1,0 +1,159 @@
+"""Figures of trained networks from tables with a known answer."""
+
+import numpy as np
+import pytest
+import torch
+from tests.figures.runs import network_run
+
+import rankrise as rr
+from rankrise.figures import build_figure
+
+RANKS = {0: [[0, 0], [0, 0]], 1: [[1, 3], [2, 2]], 20: [[3, 5], [1, 1]]}  # layer 1 rises, layer 2 falls
+SPECTRA = {1: [[[2, 1], [4, 1]], [[1, 1], [1, 1]]], 20: [[[4, 1], [2, 1]], [[2, 0], [2, 1]]]}
+INITIAL = [[[2, 2], [2, 2]], [[1, 0], [2, 2]]]
+NAME = "vit-cifar10"
+
+
+def one_run(out, **options):
+    return {NAME: [network_run(out, NAME, ranks=RANKS, spectra=SPECTRA, initial=INITIAL, **options)]}
+
+
+def test_stable_rank_over_training_is_the_mean_and_sd_over_heads(tmp_path):
+    figure = build_figure("stable_rank_over_training", one_run(tmp_path), experiment=NAME)
+    first, second = figure.panels[0].traces
+    assert [first.label, second.label] == ["layer 1", "layer 2"]  # from 1
+    assert first.x == (0.5, 10)  # ten epochs of two steps; step 0 is no change yet
+    assert first.y == (2, 4)
+    assert (first.low, first.high) == ((1, 3), (3, 5))
+    assert figure.panels[1].traces[0].y == (4, 8)  # value-output
+
+
+def test_stable_rank_over_training_says_where_it_falls(tmp_path):
+    caption = build_figure("stable_rank_over_training", one_run(tmp_path), experiment=NAME).caption
+    assert "rises in 1 of 2 (key-query) and 1 of 2 (value-output) layers" in caption
+    assert "± sd over heads" in caption
+    assert "10 epochs of CIFAR-10 (1,000 samples) with Adam, one seed" in caption
+
+
+def test_several_seeds_give_the_band_over_seeds(tmp_path):
+    higher = {step: (2 * np.asarray(v)).tolist() for step, v in RANKS.items()}
+    runs = one_run(tmp_path)
+    runs[NAME].append(network_run(tmp_path, NAME, ranks=higher, seed=1))
+    figure = build_figure("stable_rank_over_training", runs, experiment=NAME)
+    trace = figure.panels[0].traces[0]
+    assert trace.y == (3, 6)  # means 2 and 4, then 4 and 8
+    assert (trace.low, trace.high) == ((2, 4), (4, 8))
+    assert "± sd over seeds of the mean over heads" in figure.caption
+
+
+def test_runs_of_two_scales_do_not_mix(tmp_path):
+    runs = one_run(tmp_path)
+    runs[NAME].append(network_run(tmp_path, NAME, ranks=RANKS, seed=1, epochs=20))
+    with pytest.raises(ValueError, match=r"must differ in their seed only; got vit-cifar10/0.*vit-cifar10/0.*1"):
+        build_figure("stable_rank_over_training", runs, experiment=NAME)
+
+
+@pytest.mark.parametrize(
+    "figure_id",
+    ["stable_rank_over_training", "spectrum_over_training", "perturbation_vs_init", "stable_rank_by_head"],
+)
+def test_missing_runs_are_named(figure_id):
+    with pytest.raises(ValueError, match=rf"`{figure_id}` needs finished runs of vit-cifar10\. Run them: rankrise run"):
+        build_figure(figure_id, {}, experiment=NAME)
+
+
+@pytest.mark.parametrize("figure_id", ["stable_rank_by_scale", "components_by_scale"])
+def test_missing_scales_are_named(figure_id, tmp_path):
+    with pytest.raises(ValueError, match=r"rankrise run vit-cifar10-scale-1 vit-cifar10-scale-0\.1"):
+        build_figure(figure_id, {}, experiment=NAME)
+    name = f"{NAME}-scale-1"
+    with pytest.raises(ValueError, match=r"needs two scales or more; got vit-cifar10-scale-1 alone"):
+        build_figure(figure_id, {name: [network_run(tmp_path, name, ranks=RANKS)]}, experiment=NAME)
+
+
+def test_heads_are_cells(tmp_path):
+    cells = build_figure("stable_rank_by_head", one_run(tmp_path), experiment=NAME).panels[0].cells
+    assert cells.rows == ("layer 1", "layer 2")
+    assert cells.cols == ("1", "2")
+    assert cells.values == ((3, 5), (1, 1))
+    assert (
+        "from 1.0 to 10.0" in build_figure("stable_rank_by_head", one_run(tmp_path / "again"), experiment=NAME).caption
+    )
+
+
+def test_spectrum_is_normalised_head_by_head(tmp_path):
+    figure = build_figure("spectrum_over_training", one_run(tmp_path), experiment=NAME)
+    init, early, late = figure.panels[0].traces
+    assert (init.label, init.y) == ("at init", (1, 1))
+    assert early.y == (1, (1 / 2 + 1 / 4) / 2)  # not the ratio of means, 2 / 6
+    assert late.y == (1, (1 / 4 + 1 / 2) / 2)
+    assert (early.level, late.level) == (0, 1)
+    assert figure.order.ticks[-1] == (1, "10")
+
+
+def test_spectrum_says_how_many_directions_there_are(tmp_path):
+    spectra = {1: [[[4, 0.1, 0.1]]], 20: [[[4, 2, 0.1]]]}
+    folder = network_run(tmp_path, NAME, ranks={1: [[1]], 20: [[1]]}, spectra=spectra, initial=[[[1, 1, 1]]])
+    caption = build_figure("spectrum_over_training", {NAME: [folder]}, experiment=NAME).caption
+    assert "1.0 at the first measurement, 2.0 at the last, and 3.0 at init" in caption
+
+
+def test_change_is_drawn_against_init_as_it_is(tmp_path):
+    figure = build_figure("perturbation_vs_init", one_run(tmp_path), experiment=NAME)
+    init, change = figure.panels[0].traces
+    assert (init.label, init.y) == ("product at init", (2, 2))
+    assert (change.label, change.y) == ("change by training", (3, 1))
+    assert (change.low[0], change.high[0]) == (2, 4)
+    assert "in 1.0 directions of the change and in 1.0 of the initial product" in figure.caption
+
+
+def scale_runs(tmp_path):
+    return {
+        f"{NAME}-scale-{factor:g}": [
+            network_run(
+                tmp_path,
+                f"{NAME}-scale-{factor:g}",
+                ranks={20: (rank * np.ones((3, 2))).tolist()},
+                spectra={20: (factor * np.ones((3, 2, 4))).tolist()},
+                initial=(np.ones((3, 2, 4))).tolist(),
+                init_scale=factor,
+            )
+        ]
+        for factor, rank in ((0.1, 1.5), (1.0, 3.0), (0.3, 1.0), (0.03, 2.0))
+    }
+
+
+def test_stable_rank_by_scale_goes_by_the_spec_and_not_the_order(tmp_path):
+    figure = build_figure("stable_rank_by_scale", scale_runs(tmp_path), experiment=NAME)
+    first, third, init = figure.panels[0].traces
+    assert [first.label, third.label, init.label] == ["layer 1", "layer 3", "initial product"]
+    assert first.x == (0.03, 0.1, 0.3, 1)
+    assert first.y == (2, 1.5, 1, 3)
+    assert init.y == (4, 4)  # four equal values
+    assert "largest in 2 of 2 (key-query)" in figure.caption
+
+
+def test_components_are_of_one_head_at_three_scales(tmp_path):
+    runs = scale_runs(tmp_path)
+    figure = build_figure("components_by_scale", runs, experiment=NAME)
+    assert [panel.title for panel in figure.panels[:3]] == [f"scale {s}, key-query" for s in ("1", "0.1", "0.03")]
+    trace = figure.panels[1].traces[0]
+    assert (trace.x, trace.y) == ((0, 10), (0, 0.1))
+    assert "is 1.00, 1.00, 1.00, from left to right" in figure.caption
+    with pytest.raises(ValueError, match=r"`layer` and `head` must be at most 3 and 2, from 1; got 4, 1"):
+        build_figure("components_by_scale", runs, experiment=NAME, layer=4)
+
+
+def test_initial_spectra_come_from_the_weights_where_the_table_has_none(tmp_path):
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(6, 2)
+    folder = tmp_path / NAME / "0"
+    with rr.RankTracker(layer, out=folder, every=1, spectra=1) as tracker:
+        start = layer.in_proj_weight.detach().clone()
+        with torch.no_grad():
+            layer.in_proj_weight[:] += 0.1 * torch.randn(18, 6)
+        tracker.step(1)
+    figure = build_figure("perturbation_vs_init", {NAME: [folder]}, experiment=NAME)
+    query, key = (start[i * 6 : i * 6 + 6].reshape(2, 3, 6) for i in (0, 1))
+    expected = torch.linalg.svdvals((key.mT @ query).double())[:, :3].mean(0)
+    assert figure.panels[0].traces[0].y == pytest.approx(expected.tolist(), rel=1e-5)

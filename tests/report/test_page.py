@@ -1,0 +1,251 @@
+"""The report and the demo as files: self-contained, escaped, static without plotly; the committed demo up to date."""
+
+import html
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.figures.runs import network_run, toy_runs
+from tests.figures.test_networks import INITIAL, NAME, RANKS, SPECTRA, scale_runs
+
+from rankrise.experiments import find_experiment, run_experiment, spec_hash
+from rankrise.figures import Axis, FigureData, Panel, Trace, build_figure, figure_ids
+from rankrise.report import _report, demo_data, read_demo, write_demo, write_report
+from rankrise.report._json import figure_json, short
+from rankrise.report._page import policy
+from rankrise.report.demo import main
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "docs" / "demo" / "index.html"
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>",
+    '"><img src=x onerror="window.hacked = 1">',
+    "javascript:window.hacked=1",
+    "{{ 7 * 7 }}",
+    "<!--<script>",
+    "' onmouseover='window.hacked=1",
+]
+
+
+class Tags(HTMLParser):
+    """What a browser would see: tags with their attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def verdict(name="low-rank", result="holds", **changes):
+    claim = SimpleNamespace(
+        id=name,
+        statement=f"statement of {name}",
+        reference="[v2] Fig 7",
+        circuit="kq",
+        layers="all",
+        aggregate="mean over heads",
+        threshold="< 0.5",
+    )
+    values = {
+        "value": 0.25,
+        "low": 0.2,
+        "high": 0.3,
+        "n": "3 seeds × 8 heads",
+        "reason": "as measured",
+        "runs": (name,),
+    }
+    return SimpleNamespace(claim=claim, verdict=result, **(values | changes))
+
+
+def figure(name="a", title="t"):
+    trace = Trace((0.0, 1.0), (0.0, 1.0), label=title, group=title)
+    return FigureData("a", title, title, (Panel(title, Axis(title), Axis(title), (trace,)),), 1, 1, (title,), name)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    network = {NAME: [network_run(out, NAME, ranks=RANKS, spectra=SPECTRA, initial=INITIAL)]}
+    return toy_runs(out) | network | scale_runs(out)
+
+
+@pytest.fixture
+def without_plotly(monkeypatch):
+    monkeypatch.setattr(_report, "plotly_script", lambda: None)
+
+
+def test_report_says_what_was_run_and_what_came_out(tmp_path, runs):
+    verdicts = [verdict(), verdict("b", "fails", low=None, high=None), verdict("c", "not tested", value=None)]
+    page = write_report(tmp_path, [figure()], verdicts, runs, {"python": "3.12", "packages": {"torch": "2.13"}})
+    text = page.read_text()
+    assert "claims: 1 hold, 1 fail, 1 not tested" in text
+    assert "✓ holds" in text
+    assert "0.25 [0.2, 0.3]" in text
+    assert "torch 2.13" in text
+    assert "10 epochs of CIFAR-10 (1,000 samples) with Adam." in text
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["a-a.csv", "a-a.png", "a-a.svg"]
+
+
+def test_report_links_to_runs_without_naming_the_machine(tmp_path, runs):
+    text = write_report(tmp_path, [], [], {NAME: runs[NAME]}, {}).read_text()
+    links = [attrs["href"] for tag, attrs in Tags(text).found if tag == "a" and NAME in attrs["href"]]
+    assert len(links) == 1
+    assert links[0].startswith("./../")
+    assert (tmp_path / links[0]).is_dir()
+
+
+def test_report_asks_nothing_of_any_server(tmp_path):
+    found = Tags(write_report(tmp_path, [figure()], [verdict()], {}, {}).read_text()).found
+    for tag, attrs in found:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        assert "src" not in attrs
+        assert not any(name.startswith("on") for name in attrs)
+    content = next(attrs["content"] for tag, attrs in found if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in content
+    assert "script-src 'sha256-" in content
+    assert "unsafe-eval" not in content
+
+
+def test_policy_lists_the_scripts_that_are_there():
+    known = "bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI="  # printf 'alert(1)' | openssl dgst -sha256 -binary | base64
+    assert f"script-src 'sha256-{known}';" in policy(["alert(1)"])
+
+
+def test_report_is_the_same_every_time(tmp_path):
+    first, second = (write_report(tmp_path / n, [figure()], [verdict()], {}, {}).read_bytes() for n in "ab")
+    assert first == second
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_without_plotly_the_report_is_static_and_says_so(tmp_path, runs):
+    figures = [build_figure(i, runs, **({} if i.startswith("toy") else {"experiment": NAME})) for i in figure_ids()[:2]]
+    text = write_report(tmp_path, figures, [], runs, {}).read_text()
+    assert "These figures are static: plotly is not installed here" in text
+    tags = [tag for tag, _ in Tags(text).found]
+    assert tags.count("svg") == 2
+    assert "script" not in tags
+
+
+SVG_PARTS = {"path", "g", "use", "defs", "clippath", "rect", "svg", "style", "metadata", "image"}
+
+
+def shape_of(text):
+    """Elements and the names of their attributes; those of a picture depend on the length of its labels."""
+    tags = [(tag, sorted(attrs)) for tag, attrs in Tags(text).found]
+    return [tag for tag in tags if tag[0] not in SVG_PARTS and ":" not in tag[0]]
+
+
+def hostile_report(tmp_path, word):
+    folder = network_run(tmp_path / "runs", "vit", ranks=RANKS, data=word)
+    verdicts = [verdict(word, n=word, reason=word)]
+    page = write_report(tmp_path / "report", [figure(word, word)], verdicts, {word: [folder]}, {word: word}, title=word)
+    return page.read_text()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_inject_nothing(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(_report, "plotly_script", lambda: "void 0")
+    monkeypatch.setattr(_report, "save_figure", lambda figure, folder: (folder.mkdir(parents=True), None, None))
+    plain, hostile = (hostile_report(tmp_path / where, word) for where, word in (("a", "plain"), ("b", name)))
+    assert shape_of(plain) == shape_of(hostile)  # whatever the names are
+    assert html.escape(name, quote=False).replace('"', "&#34;").replace("'", "&#39;") in hostile
+
+
+@pytest.mark.usefixtures("without_plotly")
+def test_names_inject_nothing_into_a_static_report(tmp_path):
+    plain, hostile = (
+        hostile_report(tmp_path / where, word) for where, word in (("a", "plain"), ("b", " ".join(HOSTILE)))
+    )
+    assert shape_of(plain) == shape_of(hostile)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.text(max_size=40))
+def test_data_in_the_page_is_the_data(name, tmp_path):
+    trace = Trace((0.0,), (1.0,), label=name, group=name, level=0.5)
+    panel = Panel(name, Axis(name), Axis(name), (trace,))
+    data = {"toy": figure_json(FigureData("toy_scales", name, "", (panel,), 1, 1, ()))}
+    record = data["toy"] | {"run": name, "sources": [name]}
+    page = write_demo(tmp_path / "demo.html", {"toy": record, "film": record, "environment": [[name, name]]})
+    assert read_demo(page)["toy"]["panels"][0]["traces"][0]["label"] == name
+    assert [tag for tag, _ in Tags(page.read_text()).found].count("script") == 2
+
+
+def test_numbers_are_short_and_not_lost():
+    assert [short(v) for v in (0.1 + 0.2, 3.0, None, float("inf"), -1e-32)] == [0.3, 3, None, None, -1e-32]
+
+
+def test_demo_is_made_of_real_runs(runs, tmp_path):
+    data = demo_data(runs, {"python": "3.12"}, experiment=NAME)
+    assert data["toy"]["levels"] == ["α = 10⁻²", "α = 10⁻⁸"]
+    assert data["film"]["levels"] == ["0.5", "10"]
+    page = write_demo(tmp_path / "demo.html", data)
+    assert read_demo(page) == json.loads(json.dumps(data))
+
+
+def test_a_page_without_data_is_refused(tmp_path):
+    (tmp_path / "a.html").write_text("<p>hello")
+    with pytest.raises(ValueError, match=r"must be a page of `write_demo`; it holds no data"):
+        read_demo(tmp_path / "a.html")
+
+
+def test_committed_demo_is_up_to_date_and_small(tmp_path):
+    """Its looks are those of the assets; its numbers are those of real runs at six α. `make demo` writes it again."""
+    again = write_demo(tmp_path / "index.html", read_demo(DEMO))
+    assert again.read_text() == DEMO.read_text(), "docs/demo/index.html is not what the assets give: run `make demo`"
+    assert DEMO.stat().st_size <= 1.5e6
+    data = read_demo(DEMO)
+    assert data["toy"]["levels"] == [f"α = 10{power}" for power in ("⁻¹", "⁻²", "⁻⁴", "⁻⁸", "⁻¹⁶", "⁻³²")]
+    for scale, part in (("smoke", "toy"), ("small", "film")):
+        for name, hashed in (source.split("/") for source in data[part]["sources"]):
+            assert hashed == spec_hash(find_experiment(name).spec(scale)), (
+                f"{name} is another run now: `make demo RUNS=`"
+            )
+    assert data["toy"]["sources"][-1].startswith("toy-stages/")
+
+
+def test_command_writes_the_demo_again(tmp_path):
+    page = tmp_path / "index.html"
+    page.write_text(DEMO.read_text().replace("<h1>", "<h1>older "))
+    main([str(page)])
+    assert page.read_text() == DEMO.read_text()
+
+
+def test_claims_stand_with_what_was_run(tmp_path, runs):
+    verdicts = [
+        verdict(f"low@{NAME}"),
+        verdict("stage@toy-flow", "fails"),
+        verdict("rank@gpt2", "not tested", value=None),
+    ]
+    text = write_report(tmp_path, [], verdicts, runs, {}).read_text()
+    assert f'<strong>{NAME}</strong> <span class="soft">1 hold</span>' in text
+    assert '<strong>the toy</strong> <span class="soft">1 fail</span>' in text
+    assert "rank@gpt2</code> statement of rank@gpt2: as measured" in text
+    assert text.index("10 epochs of CIFAR-10") < text.index("statement of low@")
+
+
+@pytest.mark.slow
+def test_numbers_of_the_demo_are_those_of_its_runs(tmp_path):
+    """The toy again, from its specs: what the committed page shows. Loss and products to a thousandth."""
+    names = ["toy-stages", *(f"toy-flow-1e-{k}" for k in (1, 2, 4, 8, 16, 32))]
+    for name in names:
+        run_experiment(name, scale="smoke", out=tmp_path)
+    runs = {name: list((tmp_path / name).iterdir()) for name in names}
+    again, shown = figure_json(build_figure("toy_scales", runs)), read_demo(DEMO)["toy"]
+    assert [panel["title"] for panel in again["panels"]] == [panel["title"] for panel in shown["panels"]]
+    for new, old in zip(again["panels"], shown["panels"], strict=True):
+        for one, other in zip(new["traces"], old["traces"], strict=True):
+            if one["style"] != "steps":
+                grid = np.linspace(old["x"]["low"], old["x"]["high"], 401)
+                expected = np.interp(grid, other["x"], other["y"])
+                assert np.interp(grid, one["x"], one["y"]) == pytest.approx(expected, abs=3e-3 * np.ptp(other["y"]))
+            else:
+                assert one["y"] == pytest.approx(other["y"], rel=1e-3)
