@@ -1,7 +1,7 @@
 """Which experiments `rankrise reproduce` runs at each scale, in which order, with how many seeds.
 
-What needs no download comes first. At `smoke` the digits are trained with the network of scale `small` for 15 epochs, some
-ten seconds each: two layers on 64 images would show nothing.
+What needs no download comes first. At `smoke` the digits are trained with the network of scale `small` for 15 epochs,
+some ten seconds each: two layers on 64 images would show nothing.
 """
 
 from dataclasses import dataclass, replace
