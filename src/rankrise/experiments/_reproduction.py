@@ -88,7 +88,7 @@ def plan_reproduction(
     members: dict[str, list[PlannedRun]] = {}
     for part in PARTS[scale]:
         for seed in _seeds(part, num_seeds):
-            run = plan_run(part.name, scale=part.scale, seed=seed, data=data, out=out)
+            run = plan_run(part.name, scale=part.scale, seed=seed, epochs=part.epochs, data=data, out=out)
             members.setdefault(part.name, []).append(shared.setdefault(run.spec, run))
     by_hand = {part.name: part.by_hand for part in PARTS[scale] if part.by_hand}
     return Reproduction(scale, members, by_hand)

@@ -196,7 +196,7 @@ CASES = [
 def verdict_of(claim, runs):
     """What `evaluate_claims` says of one claim; `test_one_claim_alone` compares."""
     data = {name: [RunData(folder) for folder in folders] for name, folders in runs.items()}
-    return _evaluate(next(p for p in PREDICATES if p.claim.id == claim), data)
+    return _evaluate(next(p for p in PREDICATES if p.claim.id == claim), data, {})
 
 
 def test_one_claim_alone(tmp_path):

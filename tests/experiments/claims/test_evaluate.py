@@ -159,3 +159,10 @@ def test_what_stands_in_for_the_data_tests_nothing(tmp_path):
         assert verdict.verdict == "not tested"
     found = verdict_of("rises-kq@vit-cifar10", {"vit-cifar10": [folder]})
     assert "was trained on synthetic_images, which stands in for cifar10" in found.reason
+
+
+def test_why_there_is_no_run_is_the_reason():
+    found = {v.claim.id: v for v in evaluate_claims({}, absent={"vit-cifar100": "No data.", "vit-cifar10": "No data."})}
+    assert found["rises-kq@vit-cifar100"].reason == "No data."
+    assert found["more-classes-higher-kq@vit-cifar100"].reason == "No data."
+    assert found["rises-kq@vit-digits"].reason.startswith("No run of vit-digits.")
