@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from rankrise.data import Batch, DataConfig, load_dataset
+from rankrise.data import Batch, DataConfig, Dataset, load_dataset
 from rankrise.models import GPTConfig, build_model
 from rankrise.store import environment
 from rankrise.training import TrainingConfig, train
@@ -27,6 +27,7 @@ COMMAND = re.sub(r" --(out|data) \S+", "", " ".join(["python", f"benchmarks/{Pat
 BATCH, CONTEXT = 16, 1024
 
 
+@Dataset.register
 class Clocked:
     """A data set that notes the time every ten batches; the device is waited for then."""
 

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rankrise.data import Batch, DataConfig, load_dataset
+from rankrise.data import Batch, DataConfig, Dataset, load_dataset
 from rankrise.models import ViTConfig, build_model
 from rankrise.store import environment
 from rankrise.training import TrainingConfig, train
@@ -76,6 +76,7 @@ class PlainViT(nn.Module):
         return self.head(self.norm(self.blocks(x))[:, 0])
 
 
+@Dataset.register
 class Clocked:
     """A data set that notes when each epoch begins; the device is waited for once an epoch."""
 
