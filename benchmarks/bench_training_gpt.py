@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from rankrise.data import Batch, DataConfig, load_dataset
-from rankrise.training import TrainingConfig, train
 
+from rankrise.data import Batch, DataConfig, load_dataset
 from rankrise.models import GPTConfig, build_model
 from rankrise.store import environment
+from rankrise.training import TrainingConfig, train
 
 COMMAND = re.sub(r" --(out|data) \S+", "", " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]))
 BATCH, CONTEXT = 16, 1024

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from rankrise import checkpoints as checkpoints
     from rankrise import data as data
     from rankrise import experiments as experiments
     from rankrise import heads as heads
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from rankrise.tracking import RankTracker as RankTracker
 
 _SUBPACKAGES = (
+    "checkpoints",
     "data",
     "experiments",
     "heads",
