@@ -5,9 +5,24 @@ allowed, and weights are read one pair at a time.
 """
 
 from rankrise.checkpoints._adapters import LowRankDelta as LowRankDelta
+from rankrise.checkpoints._advice import Advice as Advice
+from rankrise.checkpoints._advice import CurvePoint as CurvePoint
+from rankrise.checkpoints._advice import ModuleAdvice as ModuleAdvice
+from rankrise.checkpoints._advice import ModuleSpectrum as ModuleSpectrum
+from rankrise.checkpoints._advice import advise as advise
+from rankrise.checkpoints._allocation import Allocation as Allocation
+from rankrise.checkpoints._allocation import allocate_ranks as allocate_ranks
 from rankrise.checkpoints._checkpoint import Checkpoint as Checkpoint
+from rankrise.checkpoints._decompose import Decomposition as Decomposition
+from rankrise.checkpoints._decompose import decompose_delta as decompose_delta
+from rankrise.checkpoints._extract import extract_lora as extract_lora
+from rankrise.checkpoints._extraction import Extraction as Extraction
+from rankrise.checkpoints._extraction import LogitsCheck as LogitsCheck
+from rankrise.checkpoints._extraction import NotCarried as NotCarried
 from rankrise.checkpoints._open import open_checkpoint as open_checkpoint
 from rankrise.checkpoints._preflight import Pair as Pair
 from rankrise.checkpoints._preflight import Preflight as Preflight
 from rankrise.checkpoints._preflight import match_checkpoints as match_checkpoints
+from rankrise.checkpoints._resize import resize_lora as resize_lora
+from rankrise.checkpoints._run_advice import advise_run as advise_run
 from rankrise.checkpoints._safetensors import TensorInfo as TensorInfo

@@ -68,6 +68,7 @@ class CurvePoint:
     rank: int
     parameters: int
     error: float
+    is_bound: bool = False  # whether some spectrum is not known as far, so that the error may be smaller
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Advice:
     rule: str
     modules: tuple[ModuleAdvice, ...]
     error: float  # over all modules
-    curve: tuple[CurvePoint, ...]  # uniform ranks, as far as the spectra are known
+    curve: tuple[CurvePoint, ...]  # one rank for all, as far as the spectra are known
 
     @property
     def parameters(self) -> int:
@@ -90,11 +91,11 @@ class Advice:
         return {module.name: module.rank for module in self.modules if module.rank}
 
     def training_config(self) -> dict[str, Any]:
-        """Arguments for `peft.LoraConfig`, scale 1 everywhere: alpha is the rank.
+        r"""Arguments for `peft.LoraConfig`, scale 1 everywhere: alpha is the rank.
 
         >>> spectrum = ModuleSpectrum("h.0.q", (4, 4), (2.0, 1.0), 5.0)
         >>> advise([spectrum], energy=0.8).training_config()["rank_pattern"]
-        {'h\\\\.0\\\\.q': 1}
+        {'h\\.0\\.q': 1}
         """
         return lora_arguments(self.ranks)
 
@@ -244,15 +245,14 @@ def _note(spectrum: ModuleSpectrum, rank: int) -> str:
 
 
 def _curve(spectra: Sequence[ModuleSpectrum], total: float) -> tuple[CurvePoint, ...]:
-    """As far as every module's spectrum reaches, or is used up."""
+    """Up to the rank at which nothing more is known of any module."""
     changed = [s for s in spectra if s.squared_norm > 0]
     points = []
-    for rank in _CURVE:
-        if any(len(s.sigma) < rank and s.squared_error(len(s.sigma)) > 1e-6 * s.squared_norm for s in changed):
-            break
+    for rank in _CURVE if changed else ():
         left = sum(s.squared_error(rank) for s in changed)
         parameters = sum(s.cost * min(rank, len(s.sigma)) for s in changed)
-        points.append(CurvePoint(rank, parameters, _relative(left, total)))
+        short = [s for s in changed if len(s.sigma) < rank and s.squared_error(rank) > 1e-6 * s.squared_norm]
+        points.append(CurvePoint(rank, parameters, _relative(left, total), is_bound=bool(short)))
         if all(rank >= len(s.sigma) for s in changed):
             break
     return tuple(points)

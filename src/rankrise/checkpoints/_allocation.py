@@ -10,7 +10,7 @@ Symbols:
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 _MAX_NODES = 50_000
 
@@ -110,7 +110,7 @@ def _pools(squares: Sequence[Sequence[float]], costs: Sequence[int]) -> _Pools:
 
 
 def _search(pools: _Pools, budget: int, price: float) -> tuple[dict[int, int], float]:
-    """How many of each pool: best first by the price, branches pruned by `energy ≤ Σ_c max_x (F_c(x) − λ c x) + λ B`."""
+    """How many of each pool, branches pruned by `energy ≤ Σ_c max_x (F_c(x) − λ c x) + λ budget`."""
     costs = sorted(pools, reverse=True)  # the cheapest last: it fills what is left
     sums = {c: [0.0, *accumulate(g for _, _, g in pools[c])] for c in costs}
     at_price = {c: bisect.bisect_right([-g for _, _, g in pools[c]], -price * c) for c in costs}  # with g ≥ λ c
@@ -185,5 +185,5 @@ def _check(squares: Sequence[Sequence[float]], costs: Sequence[int], budget: int
     if budget < 0:
         raise ValueError(f"`budget` must not be negative; got {budget}.")
     for gains in squares:
-        if any(b > a or b < 0 for a, b in zip(gains, gains[1:], strict=False)):
+        if any(b > a or b < 0 for a, b in pairwise(gains)):
             raise ValueError("`squares` must fall and not be negative in every module; sort them.")

@@ -210,7 +210,7 @@ def _randomised(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
     q, r = torch.linalg.qr(y.double())
     u, s, vh = thin_svd(r)
     u, right = (q @ u).to(rows.dtype), (vh @ v.mT.double()).to(rows.dtype)
-    return _decomposition(rows, u, s, right, min(limit, _needed(s.square(), energy, limit)), is_exact=False)
+    return _decomposition(rows, u, s, right, min(limit, k - _SPARE), is_exact=False)
 
 
 def _exact(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
@@ -234,9 +234,7 @@ def _exact(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
     return _decomposition(rows, left.to(rows.dtype), s, right.to(rows.dtype), rank, is_exact=True)
 
 
-def _decomposition(
-    rows: _Rows, left: Tensor, s: Tensor, right: Tensor, rank: int, *, is_exact: bool
-) -> Decomposition:
+def _decomposition(rows: _Rows, left: Tensor, s: Tensor, right: Tensor, rank: int, *, is_exact: bool) -> Decomposition:
     """Cut at `rank`, measure what is left; rounding is not a direction."""
     rank = max(1, min(rank, int((s > _DROP[rows.dtype] * s[0]).sum())))
     left, s, right = left[:, :rank], s[:rank], right[:rank]
@@ -247,6 +245,21 @@ def _decomposition(
     return Decomposition(
         rows.shape, left.contiguous(), s * rows.norm, right.contiguous(), scale, rest * scale, is_exact=is_exact
     )
+
+
+def decompose_factors(left: Tensor, right: Tensor) -> Decomposition:
+    """Decompose `left rightᵀ`, (m, r) and (n, r), exactly and without forming it: two thin QR and an r × r SVD.
+
+    >>> import torch
+    >>> decompose_factors(torch.eye(4, 2), torch.eye(3, 2) * 5).sigma.tolist()
+    [5.0, 5.0]
+    """
+    (q, r), (p, t) = torch.linalg.qr(left.double()), torch.linalg.qr(right.double())
+    u, s, vh = thin_svd(r @ t.mT)
+    rank = int((s > 1e-12 * s[:1]).sum())
+    total = float(s.square().sum())
+    shape = (left.shape[0], right.shape[0])
+    return Decomposition(shape, q @ u[:, :rank], s[:rank], vh[:rank] @ p.mT, total, 0.0, is_exact=True)
 
 
 def _nothing(rows: _Rows) -> Decomposition:
@@ -270,7 +283,8 @@ def _is_many(k: int, small: int) -> bool:
 
 def _orthonormal(v: Tensor) -> Tensor:
     """An orthonormal basis, by QR in float64: v is thin."""
-    return torch.linalg.qr(v.double()).Q.to(v.dtype)
+    q: Tensor = torch.linalg.qr(v.double()).Q
+    return q.to(v.dtype)
 
 
 @functools.lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import rankrise
-from rankrise.cli import _env, _list, _run, _stages
+from rankrise.cli import _env, _list, _lora, _resize, _run, _stages
 from rankrise.cli._errors import plain_warnings, read_debug_flag, show
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app = typer.Typer(
 )
 app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
 app.command("list", epilog="Example: rankrise list --data data --out runs")(_list.list_experiments)
+app.command("lora", epilog="Example: rankrise lora base/ tuned/ --out adapter --energy 0.95 --verify")(_lora.lora)
+app.command("resize", epilog="Example: rankrise resize adapter/ --out smaller --energy 0.95")(_resize.resize)
 app.command("run", epilog="Example: rankrise run vit-digits --seed 0-2")(_run.run)
 app.command("stages", epilog="Example: rankrise stages --dim 4 --alpha 1e-32 --log10-alpha -1000000")(_stages.stages)
 
