@@ -131,7 +131,7 @@ def test_what_lora_cannot_carry_is_listed_with_its_size_and_can_be_saved(tmp_pat
         "embedding": "model.embed_tokens",
         "norm": "model.norm",
     }
-    assert done.not_carried[1].relative_size == pytest.approx(0.5)
+    assert {item.kind: item.relative_size for item in done.not_carried}["norm"] == pytest.approx(0.5)
     assert done.total_error > 0.1 > done.error
     saved = extract_lora(base, tmp_path / "more", out=tmp_path / "b", floor=True, save=["all"], verify=True)
     assert not saved.not_carried

@@ -119,6 +119,7 @@ class _Rows:
 
     def __init__(self, delta: Tensor | Blocks) -> None:
         self._blocks: Blocks = (lambda: [delta]) if isinstance(delta, Tensor) else delta
+        self.is_streamed = not isinstance(delta, Tensor)
         self.norm = 1.0
         num_rows, num_columns, squares = 0, None, 0.0
         self.dtype, self.device = torch.float32, torch.device("cpu")
@@ -155,8 +156,16 @@ class _Rows:
         for chunk in self.chunks():
             y = chunk @ v / self.norm
             parts.append(y)
-            w += chunk.mT @ y
+            w.addmm_(chunk.mT, y)
         return torch.cat(parts), w / self.norm
+
+    def adjoint_times(self, y: Tensor) -> Tensor:
+        """`Δᵀ Y / ‖Δ‖_F`."""
+        w, begin = y.new_zeros(self.shape[1], y.shape[1]), 0
+        for chunk in self.chunks():
+            w.addmm_(chunk.mT, y[begin : begin + len(chunk)])
+            begin += len(chunk)
+        return w / self.norm
 
     def gram(self) -> Tensor:
         """`ΔᵀΔ / ‖Δ‖_F²`, or `ΔΔᵀ / ‖Δ‖_F²` where that is smaller, in float64."""
@@ -193,10 +202,11 @@ def _randomised(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
     _, w = rows.both(v)
     v = _orthonormal(w)
     for _ in range(_ITERATIONS):
-        y, w = rows.both(v)
+        y, w = rows.both(v) if rows.is_streamed else (rows.times(v), None)  # a second look at memory costs nothing
         s = symmetric_eigen((y.mT @ y).double())[0].flip(0).clamp_min(0)  # s²
         rank = _needed(s, energy, limit)
         if rank > k - _SPARE and rank < limit:  # what was asked for is not there yet
+            w = rows.adjoint_times(y) if w is None else w
             k = min(2 * k, limit + _SPARE, small)
             if _is_many(k, small):
                 return _exact(rows, limit, energy)
@@ -206,10 +216,10 @@ def _randomised(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
         error = float(1 - s[:rank].sum())
         if before - error <= _SETTLED * error or error < 10 * _DROP[rows.dtype] ** 2:
             break
-        v, before = _orthonormal(w), error
-    q, r = torch.linalg.qr(y.double())
-    u, s, vh = thin_svd(r)
-    u, right = (q @ u).to(rows.dtype), (vh @ v.mT.double()).to(rows.dtype)
+        v, before = _orthonormal(rows.adjoint_times(y) if w is None else w), error
+    q, r = torch.linalg.qr(y)
+    u, s, vh = thin_svd(r.double())
+    u, right = q @ u.to(rows.dtype), vh.to(rows.dtype) @ v.mT
     return _decomposition(rows, u, s, right, min(limit, k - _SPARE), is_exact=False)
 
 
@@ -282,9 +292,9 @@ def _is_many(k: int, small: int) -> bool:
 
 
 def _orthonormal(v: Tensor) -> Tensor:
-    """An orthonormal basis, by QR in float64: v is thin."""
-    q: Tensor = torch.linalg.qr(v.double()).Q
-    return q.to(v.dtype)
+    """An orthonormal basis."""
+    q: Tensor = torch.linalg.qr(v).Q
+    return q
 
 
 @functools.lru_cache(maxsize=4)

@@ -38,9 +38,11 @@ class Delta:
         yield from self._read()
 
     @property
-    def source(self) -> Blocks:
+    def source(self) -> Tensor | Blocks:
         """For `decompose_delta`."""
-        return self.blocks
+        if math.prod(self._pair.shape) > _WHOLE:
+            return self.blocks
+        return next(self.blocks())
 
     def squared_norm(self) -> float:
         """‖Δ‖_F²."""
