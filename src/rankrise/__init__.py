@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rankrise import theory as theory
     from rankrise import tracking as tracking
     from rankrise import training as training
+    from rankrise.checkpoints import diff as diff
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -51,6 +52,7 @@ _SUBPACKAGES = (
     "training",
 )
 _NAMES = {
+    "rankrise.checkpoints": ("diff",),
     "rankrise.linalg": (
         "product_spectrum",
         "delta_spectrum",

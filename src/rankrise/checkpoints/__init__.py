@@ -6,8 +6,19 @@ allowed, and weights are read one pair at a time.
 
 from rankrise.checkpoints._adapters import LowRankDelta as LowRankDelta
 from rankrise.checkpoints._checkpoint import Checkpoint as Checkpoint
+from rankrise.checkpoints._diff import CheckpointWarning as CheckpointWarning
+from rankrise.checkpoints._diff import Plan as Plan
+from rankrise.checkpoints._diff import Progress as Progress
+from rankrise.checkpoints._diff import diff as diff
+from rankrise.checkpoints._diff import plan_diff as plan_diff
 from rankrise.checkpoints._open import open_checkpoint as open_checkpoint
 from rankrise.checkpoints._preflight import Pair as Pair
 from rankrise.checkpoints._preflight import Preflight as Preflight
 from rankrise.checkpoints._preflight import match_checkpoints as match_checkpoints
+from rankrise.checkpoints._result import Diff as Diff
+from rankrise.checkpoints._result import Total as Total
+from rankrise.checkpoints._rows import Row as Row
 from rankrise.checkpoints._safetensors import TensorInfo as TensorInfo
+from rankrise.checkpoints._series import Step as Step
+from rankrise.checkpoints._series import find_steps as find_steps
+from rankrise.checkpoints._text import diff_text as diff_text

@@ -4,7 +4,8 @@ A difference that leaves the rest of the answer right is listed; one that makes 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rankrise.checkpoints._adapters import LowRankDelta
 from rankrise.checkpoints._checkpoint import Checkpoint
@@ -14,6 +15,7 @@ from rankrise.checkpoints._safetensors import TensorInfo
 
 _OUTPUTS = ("lm_head.weight", "embed_out.weight", "predictions.decoder.weight", "output_projection.weight")
 _INPUTS = ("wte.weight", "embed_tokens.weight", "word_embeddings.weight", "tok_embeddings.weight", "shared.weight")
+_LISTS = ("missing", "extra", "reshaped", "tied", "non_float", "buffers")
 _COUNTS = ("num_attention_heads", "num_key_value_heads", "n_head", "head_dim", "num_experts", "num_local_experts")
 
 
@@ -43,6 +45,7 @@ class Preflight:
     buffers: tuple[str, ...] = ()  # masks and tables that only one of them saves
     same_file: bool = False
     notes: tuple[str, ...] = ()
+    base_names: Mapping[str, str] = field(default_factory=dict, repr=False)  # of an adapter's base, by common name
     problems: tuple[str, ...] = ()  # errors that make the answer wrong
 
     def check(self) -> None:
@@ -55,11 +58,19 @@ class Preflight:
             more = f" ({len(self.problems) - 1} more: --dry-run lists them)" if len(self.problems) > 1 else ""
             raise ValueError(f"{self.problems[0]}{more}")
 
+    def to_json(self) -> dict[str, Any]:
+        """The lists as plain values."""
+        return {
+            "matched": len(self.pairs),
+            **{name: list(getattr(self, name)) for name in (*_LISTS, "renamed", "notes", "problems")},
+            "same_file": self.same_file,
+        }
+
     def text(self) -> str:
         """The lists as a person reads them, problems last."""
         lines = [f"matched    {len(self.pairs)} tensors, {_millions(self.pairs)} parameters"]
         lines += [f"renamed    {line}" for line in self.renamed]
-        for label in ("missing", "extra", "reshaped", "tied", "non_float", "buffers"):
+        for label in _LISTS:
             names: tuple[str, ...] = getattr(self, label)
             if names:
                 lines.append(f"{label.replace('_', '-'):<10} {len(names)}: {_some(names)}")
@@ -191,6 +202,7 @@ def _match_adapter(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
         extra=tuple(map(show, extra)),
         same_file=base is not None and base.identities == tuned.identities,
         notes=notes,
+        base_names=targets,
         problems=tuple(problems),
     )
 
