@@ -293,6 +293,7 @@ def test_any_adapter_config(tmp_path, config):
         st.sampled_from(["num_attention_heads", "head_dim", "text_config", "quantization_config"]), values
     )
 )
+@settings(max_examples=20)
 def test_any_config(tmp_path, config):
     base = files.weights()
     files.save(tmp_path / "base", base, files.CONFIG | config)
