@@ -287,13 +287,8 @@ def test_any_adapter_config(tmp_path, config):
     assert found is None or len(found.rows) == 1
 
 
-@QUICK
-@given(
-    config=st.dictionaries(
-        st.sampled_from(["num_attention_heads", "head_dim", "text_config", "quantization_config"]), values
-    )
-)
-@settings(max_examples=20)
+@settings(QUICK, max_examples=20)
+@given(config=st.dictionaries(st.sampled_from(KEYS), values))
 def test_any_config(tmp_path, config):
     base = files.weights()
     files.save(tmp_path / "base", base, files.CONFIG | config)
