@@ -388,3 +388,37 @@ def test_open_checkpoints_and_paths_are_the_same(tmp_path):
     one, other = pair(tmp_path, base, files.tuned(base))
     opened = diff(open_checkpoint(one), open_checkpoint(other), summary=True)
     assert [row.norm for row in opened.rows] == [row.norm for row in diff(one, other, summary=True).rows]
+
+
+def test_a_vit_saved_in_the_names_of_memory(tmp_path):
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=24, image_size=8,
+                       patch_size=4)  # fmt: skip
+    model = ViTModel(config)
+    model.save_pretrained(tmp_path / "base")
+    state = {name: tensor + 0.01 for name, tensor in model.state_dict().items()}
+    files.save(tmp_path / "tuned", state, None)
+    found = diff(tmp_path / "base", tmp_path / "tuned")
+    assert found.totals[0].num_changed == len(state)
+    assert len(found.circuits()) == 8
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    folders = pair(tmp_path, {"w": torch.ones(2, 2)}, {"w": torch.ones(2, 2)})
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no CUDA device was found"):
+            diff(*folders, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("summary", [False, True])
+def test_cpu_and_gpu_agree(tmp_path, summary):
+    base = files.weights()
+    folders = pair(tmp_path, base, files.tuned(base, size=0.1))
+    one, other = (diff(*folders, summary=summary, device=device) for device in ("cpu", "cuda"))
+    for row, gpu in zip(one.rows, other.rows, strict=True):
+        assert (row.name, row.status, row.rank_above_floor) == (gpu.name, gpu.status, gpu.rank_above_floor)
+        if row.stable_rank:
+            assert gpu.stable_rank == pytest.approx(row.stable_rank, rel=1e-3)

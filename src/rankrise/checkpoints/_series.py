@@ -5,6 +5,7 @@ file of another run has learned other directions, and the cosine falls to nothin
 """
 
 import itertools
+import os
 import re
 from collections.abc import Sequence
 from os import PathLike
@@ -29,7 +30,8 @@ class Step(NamedTuple):
 def find_steps(folder: str | PathLike[str]) -> list[Step]:
     """The checkpoints in a folder by the number in their names: `checkpoint-100`, `0000100_adapters.safetensors`.
 
-    Names that differ in more than one number belong to different series; the longest is taken.
+    Names that differ in more than one number belong to different series; the longest is taken. Links that lead out of
+    the folder are left out.
 
     Raises:
         ValueError: Fewer than two.
@@ -39,6 +41,8 @@ def find_steps(folder: str | PathLike[str]) -> list[Step]:
     for entry in folder.iterdir() if folder.is_dir() else ():
         numbers = re.findall(r"\d+", entry.name)
         is_file = entry.name.endswith(".safetensors") or _torch_files.is_weights(entry.name)
+        if not Path(os.path.realpath(entry)).is_relative_to(os.path.realpath(folder)):
+            continue  # a link to elsewhere, which the user did not name
         if len(numbers) == 1 and len(numbers[0]) < 16 and (entry.is_dir() or is_file):
             groups.setdefault(re.sub(r"\d+", "#", entry.name), []).append(Step(int(numbers[0]), entry))
     longest = max(groups, key=lambda name: (len(groups[name]), name), default=None)
