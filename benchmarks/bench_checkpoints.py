@@ -3,9 +3,9 @@
     python -m venv peers && peers/bin/pip install torch==2.13.0 mergekit==0.1.5 weightwatcher==0.7.7
     OMP_NUM_THREADS=1 python benchmarks/bench_checkpoints.py --peers peers/bin/python --out benchmarks/results
 
-Every module of the pair has a planted change of rank 4, 8, 16 or 32 and 0.3% of its weight; four are left unchanged. One
-pair is stored in float32, one in bfloat16, whose rounding is as large as the change. Each contender is a process of its
-own on one thread, interleaved round by round; CPU-seconds are medians over rounds, in the decomposition alone (inside
+Every module of the pair has a planted change of rank 4, 8, 16 or 32 and 0.3% of its weight; four are left unchanged.
+One pair is stored in float32, one in bfloat16, whose rounding is as large as the change. Each contender is a process
+of its own on one thread, interleaved round by round; CPU-seconds are medians over rounds, in the decomposition alone (inside
 `torch.linalg.svd`, `decompose_delta`) and of the whole process with its imports. The error of what was written is
 measured against the best at that rank, by dense SVD in float64. Without `--peers` a dense SVD of every change stands in
 for mergekit, and the record calls it that.
@@ -46,8 +46,9 @@ def timed(function):
             spent += time.process_time() - begin
     return call
 """
+# VmHWM and not ru_maxrss, which begins with the parent's.
 REPORT = """
-peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])  # ru_maxrss begins with the parent's
+peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 usage = resource.getrusage(resource.RUSAGE_SELF)
 print("BENCH " + json.dumps({"decomposition": spent, "total": usage.ru_utime + usage.ru_stime, "peak": peak}))
 """
@@ -209,7 +210,7 @@ def measure(
             "peak_megabytes": round(median["peak"] / 1e6),
             **({"error_over_best": quality[name]} if name in quality else {}),
         }
-    ours, *others = rows.values()
+    ours = next(iter(rows.values()))
     ratios = {
         name: {
             "decomposition": round(row["cpu_seconds_decomposition"] / ours["cpu_seconds_decomposition"], 1)

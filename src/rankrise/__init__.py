@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rankrise import theory as theory
     from rankrise import tracking as tracking
     from rankrise import training as training
+    from rankrise.checkpoints import diff as diff
     from rankrise.checkpoints import extract_lora as extract_lora
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
@@ -52,7 +53,7 @@ _SUBPACKAGES = (
     "training",
 )
 _NAMES = {
-    "rankrise.checkpoints": ("extract_lora",),
+    "rankrise.checkpoints": ("diff", "extract_lora"),
     "rankrise.linalg": (
         "product_spectrum",
         "delta_spectrum",

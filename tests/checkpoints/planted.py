@@ -51,7 +51,12 @@ def models():
             )
         )
 
-    return {"llama": llama, "gpt2": gpt2, "vit": vit, "bert": bert}
+    def gpt2_classifier():
+        sizes = {"n_embd": 96, "n_layer": 1, "n_head": 4, "vocab_size": 64, "n_positions": 32}
+        config = hf.GPT2Config(**sizes, num_labels=40, pad_token_id=0)
+        return hf.GPT2ForSequenceClassification(config)
+
+    return {"llama": llama, "gpt2": gpt2, "vit": vit, "bert": bert, "gpt2_classifier": gpt2_classifier}
 
 
 def build(name, seed=0):

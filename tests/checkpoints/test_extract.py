@@ -212,3 +212,43 @@ def test_open_checkpoint_reads_the_adapter_back(pair, tmp_path):
 def test_mistakes_are_said_before_any_work(options, message):
     with pytest.raises(ValueError, match=message):
         extract_lora("nowhere", "nowhere", **options)
+
+
+def test_linear_and_conv1d_in_one_model(tmp_path):
+    base, tuned, *_ = planted_pair(tmp_path, "gpt2_classifier")
+    done = extract_lora(base, tuned, out=tmp_path / "a", floor=True, verify=True)
+    assert {"score", "transformer.h.0.mlp.c_fc"} <= set(done.advice.ranks)
+    assert done.logits.max_difference < 1e-4
+
+
+def test_names_without_the_body_as_on_the_hub(tmp_path):
+    base, tuned, *_ = planted_pair(tmp_path, "gpt2")
+    for folder in (base, tuned):
+        tensors = load_file(folder / "model.safetensors")
+        short = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+        save_file(short, folder / "model.safetensors", {"format": "pt"})
+    done = extract_lora(base, tuned, out=tmp_path / "a", floor=True, verify=True)
+    assert all(name.startswith("transformer.h.") for name in done.advice.ranks)
+    assert done.logits.max_difference < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings:UserWarning")  # PEFT's, about merging
+def test_tied_embedding_is_saved_with_the_output_layer(tmp_path):
+    base, _, _, after, _ = planted_pair(tmp_path, "gpt2")
+    with torch.no_grad():
+        after.transformer.wte.weight[3] += weights(96)
+    after.save_pretrained(tmp_path / "more")
+    done = extract_lora(base, tmp_path / "more", out=tmp_path / "a", floor=True, save=["wte"], verify=True)
+    assert set(done.saved) == {"lm_head", "transformer.wte"}
+    assert done.logits.max_difference < 1e-4
+    assert done.total_error < 1e-4
+
+
+def test_given_tokens_and_the_ones_out_of_range(pair, tmp_path):
+    name, base, tuned, *_ = pair
+    if name == "vit":  # has no tokens
+        return
+    done = extract_lora(base, tuned, out=tmp_path / "a", rank=4, verify=True, tokens=[1, 2, 3])
+    assert done.logits.inputs == "3 given tokens"
+    with pytest.raises(ValueError, match="must be ids from 0 to 63"):
+        extract_lora(base, tuned, out=tmp_path / "b", rank=4, verify=True, tokens=[64])

@@ -156,3 +156,16 @@ def test_a_base_is_needed_for_a_model(tmp_path):
     files.save(tmp_path, files.weights())
     with pytest.raises(ValueError, match="A base is needed"):
         match_checkpoints(None, open_checkpoint(tmp_path))
+
+
+def test_modules_to_save_are_compared_as_they_are(tmp_path):
+    base = open_checkpoint(files.save(tmp_path / "base", files.weights()))
+    state = files.save_peft(tmp_path / "a", {Q: (16, 16)})
+    state |= {"base_model.model.lm_head.weight": torch.ones(40, 16), "base_model.model.score.weight": torch.ones(2, 16)}
+    files.save(tmp_path / "a", state, None, "adapter_model.safetensors")
+    found = match_checkpoints(base, open_checkpoint(tmp_path / "a"))
+    assert {(p.name, p.tuned_name, p.delta is None) for p in found.pairs} == {
+        (f"{Q}.weight", None, False),
+        ("lm_head.weight", "base_model.model.lm_head.weight", True),
+    }
+    assert (found.extra, found.problems) == (("score.weight",), ())

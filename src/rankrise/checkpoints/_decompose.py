@@ -202,11 +202,12 @@ def _randomised(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
     _, w = rows.both(v)
     v = _orthonormal(w)
     for _ in range(_ITERATIONS):
-        y, w = rows.both(v) if rows.is_streamed else (rows.times(v), None)  # a second look at memory costs nothing
+        # A second look at memory costs nothing, at the disk a pass.
+        y, ready = rows.both(v) if rows.is_streamed else (rows.times(v), None)
         s = symmetric_eigen((y.mT @ y).double())[0].flip(0).clamp_min(0)  # s²
         rank = _needed(s, energy, limit)
         if rank > k - _SPARE and rank < limit:  # what was asked for is not there yet
-            w = rows.adjoint_times(y) if w is None else w
+            w = rows.adjoint_times(y) if ready is None else ready
             k = min(2 * k, limit + _SPARE, small)
             if _is_many(k, small):
                 return _exact(rows, limit, energy)
@@ -216,7 +217,7 @@ def _randomised(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
         error = float(1 - s[:rank].sum())
         if before - error <= _SETTLED * error or error < 10 * _DROP[rows.dtype] ** 2:
             break
-        v, before = _orthonormal(rows.adjoint_times(y) if w is None else w), error
+        v, before = _orthonormal(rows.adjoint_times(y) if ready is None else ready), error
     q, r = torch.linalg.qr(y)
     u, s, vh = thin_svd(r.double())
     u, right = q @ u.to(rows.dtype), vh.to(rows.dtype) @ v.mT

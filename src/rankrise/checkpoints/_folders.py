@@ -53,7 +53,7 @@ def find_file(path: Path) -> File:
         FileNotFoundError: There is none.
         ValueError: It is not a regular file.
     """
-    return _file(path, path.resolve())
+    return _file(path, Path(os.path.realpath(path)))
 
 
 def find_inside(folder: Path, name: str) -> File:
@@ -65,8 +65,8 @@ def find_inside(folder: Path, name: str) -> File:
     """
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise ValueError(f"A file named by {show(folder)} must lie directly in it; got {show(name)}.")
-    path, root = folder / name, folder.resolve()
-    real = path.resolve()
+    path, root = folder / name, Path(os.path.realpath(folder))
+    real = Path(os.path.realpath(path))  # which a loop of links does not stop
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
     if not (real.is_relative_to(root) or (blobs is not None and real.parent == blobs)):
         raise ValueError(f"{show(path)} must not lead out of its folder; it is a link to elsewhere. It was not read.")

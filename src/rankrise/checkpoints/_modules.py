@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankrise.checkpoints._checkpoint import Checkpoint
-from rankrise.checkpoints._names import block_of
+from rankrise.checkpoints._names import IN_MEMORY, block_of
 from rankrise.heads import canonical_names
 
 _NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
@@ -21,23 +21,8 @@ _EMBEDDING = re.compile(
 _NORM = re.compile(r"\w*(norm|ln)\w*|\w*_ln|ln\d*", re.IGNORECASE)
 _CONV1D_TYPES = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 _CONV1D_NAMES = ("c_attn", "c_proj", "c_fc", "q_attn")
-# transformers renames these on loading (its conversion_mapping, 5.17 to 5.22); an adapter must have memory's names.
-_VIT = (
-    (r"encoder\.layer\.", "layers."),
-    (r"attention\.query\b", "q_proj"),
-    (r"attention\.key\b", "k_proj"),
-    (r"attention\.value\b", "v_proj"),
-    (r"attention\.output\.dense\b", "attention.o_proj"),
-    (r"intermediate\.dense\b", "mlp.fc1"),
-    (r"(?<!attention\.)output\.dense\b", "mlp.fc2"),
-)
-_DINO = (
-    (r"attention\.attention\.query\b", "attention.q_proj"),
-    (r"attention\.attention\.key\b", "attention.k_proj"),
-    (r"attention\.attention\.value\b", "attention.v_proj"),
-    (r"attention\.output\.dense\b", "attention.o_proj"),
-)
-_RENAMED = {"vit": _VIT, "deit": _VIT, "ijepa": _VIT, "vit_msn": _VIT, "dinov2": _DINO, "dinov2_with_registers": _DINO}
+_RENAMED = {"vit": "ViT", "deit": "ViT", "ijepa": "ViT", "vit_msn": "ViT", "dinov2": "DINO",
+            "dinov2_with_registers": "DINO"}  # fmt: skip
 # Checkpoints of a whole model that were saved without the name of the body, which the model in memory has.
 _BODIES = {"gpt2": "transformer", "bloom": "transformer", "openai-gpt": "transformer", "bert": "bert"}
 _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
@@ -90,7 +75,7 @@ def in_memory(module: str, names: Mapping[str, Any], config: Mapping[str, Any]) 
     'transformer.h.0.mlp.c_fc'
     """
     model_type = str(config.get("model_type", "vit" if module.startswith("vit.encoder.layer.") else ""))
-    for pattern, replacement in _RENAMED.get(model_type, ()):
+    for pattern, replacement in IN_MEMORY.get(_RENAMED.get(model_type, ""), ()):
         module = re.sub(pattern, replacement, module)
     body = _BODIES.get(model_type)
     architectures = config.get("architectures")

@@ -4,6 +4,7 @@ A prefix is never stripped by guess: only one that most names of a checkpoint ca
 it, and it is shown. Two checkpoints that then do not agree are not compared.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,27 @@ _BUFFER = re.compile(
 _NUMBERED = re.compile(
     r"(?P<block>(?:^|.*?\.)(?:\w*layers?|h|blocks?|encoder|decoder|resblocks|experts))\.(?P<number>\d+)\."
 )
+
+
+# transformers (its conversion_mapping, 5.17 to 5.22) renames these on loading: a model that it saved has the names on
+# disk, a state dict and a PEFT adapter have those in memory.
+IN_MEMORY = {
+    "ViT": (
+        (r"encoder\.layer\.", "layers."),
+        (r"attention\.query\b", "q_proj"),
+        (r"attention\.key\b", "k_proj"),
+        (r"attention\.value\b", "v_proj"),
+        (r"attention\.output\.dense\b", "attention.o_proj"),
+        (r"intermediate\.dense\b", "mlp.fc1"),
+        (r"(?<!attention\.)output\.dense\b", "mlp.fc2"),
+    ),
+    "DINO": (
+        (r"attention\.attention\.query\b", "attention.q_proj"),
+        (r"attention\.attention\.key\b", "attention.k_proj"),
+        (r"attention\.attention\.value\b", "attention.v_proj"),
+        (r"attention\.output\.dense\b", "attention.o_proj"),
+    ),
+}
 
 
 class Aligned(NamedTuple):
@@ -43,18 +65,43 @@ def align(base: Iterable[str], tuned: Iterable[str]) -> Aligned:
         for side, names in plain.items()
         for prefix, count in _wrappers(names).items()
     ]
-    first, second = plain["base"], plain["tuned"]
-    best = (len(first.keys() & second.keys()), "", "")
-    for p in _prefixes(first):
-        for q in _prefixes(second):
-            one, other = _strip(first, p), _strip(second, q)
-            if one is not None and other is not None and (score := len(one.keys() & other.keys())) > best[0]:
-                best = (score, p, q)
-    for side, prefix in (("base", best[1]), ("tuned", best[2])):
+    schemes: list[str] = []
+    first, second, score, prefixes = _best(plain["base"], plain["tuned"])
+    if score < 0.9 * min(len(first), len(second)):
+        for scheme, side in itertools.product(IN_MEMORY, ("base", "tuned")):
+            other = {**plain, side: _rewritten(plain[side], scheme)}
+            found = _best(other["base"], other["tuned"])
+            if found[2] > score:
+                first, second, score, prefixes = found
+                schemes = [f"{side}: names of {scheme} on disk read as those in memory"]
+    renamed += schemes
+    for side, prefix in zip(("base", "tuned"), prefixes, strict=True):
         if prefix:
             count = sum(name.startswith(prefix) for name in plain[side])
             renamed.append(f"{side}: {prefix!r} stripped from {_names(count)}")
-    return Aligned(_strip(first, best[1]) or first, _strip(second, best[2]) or second, tuple(renamed))
+    return Aligned(first, second, tuple(renamed))
+
+
+def _best(
+    base: Mapping[str, str], tuned: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str], int, tuple[str, str]]:
+    """Both without the prefixes under which most names agree, how many do, and the prefixes."""
+    best = (dict(base), dict(tuned), len(base.keys() & tuned.keys()), ("", ""))
+    for p, q in itertools.product(_prefixes(base), _prefixes(tuned)):
+        one, other = _strip(base, p), _strip(tuned, q)
+        if one is not None and other is not None and (score := len(one.keys() & other.keys())) > best[2]:
+            best = (one, other, score, (p, q))
+    return best
+
+
+def _rewritten(names: Mapping[str, str], scheme: str) -> dict[str, str]:
+    """The names that transformers gives on loading; as they are where two would become equal."""
+    found = {}
+    for name, stored in names.items():
+        for pattern, replacement in IN_MEMORY[scheme]:
+            name = re.sub(pattern, replacement, name)
+        found[name] = stored
+    return found if len(found) == len(names) else dict(names)
 
 
 def is_buffer(name: str) -> bool:

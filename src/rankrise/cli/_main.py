@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import rankrise
-from rankrise.cli import _env, _list, _lora, _resize, _run, _stages
+from rankrise.cli import _diff, _env, _list, _lora, _resize, _run, _stages
 from rankrise.cli._errors import plain_warnings, read_debug_flag, show
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("diff", epilog="Example: rankrise diff base/ tuned/ --html diff.html")(_diff.diff)
 app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
 app.command("list", epilog="Example: rankrise list --data data --out runs")(_list.list_experiments)
 app.command("lora", epilog="Example: rankrise lora base/ tuned/ --out adapter --energy 0.95 --verify")(_lora.lora)
