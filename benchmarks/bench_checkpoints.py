@@ -5,10 +5,10 @@
 
 Every module of the pair has a planted change of rank 4, 8, 16 or 32 and 0.3% of its weight; four are left unchanged.
 One pair is stored in float32, one in bfloat16, whose rounding is as large as the change. Each contender is a process
-of its own on one thread, interleaved round by round; CPU-seconds are medians over rounds, in the decomposition alone (inside
-`torch.linalg.svd`, `decompose_delta`) and of the whole process with its imports. The error of what was written is
-measured against the best at that rank, by dense SVD in float64. Without `--peers` a dense SVD of every change stands in
-for mergekit, and the record calls it that.
+of its own on one thread, interleaved round by round; CPU-seconds are medians over rounds, in the decomposition alone
+(inside `torch.linalg.svd`, `decompose_delta`) and of the whole process with its imports. The error of what was
+written is measured against the best at that rank, by dense SVD in float64. Without `--peers` a dense SVD of every
+change stands in for mergekit, and the record calls it that.
 """
 
 import argparse
