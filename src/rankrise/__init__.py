@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from rankrise import checkpoints as checkpoints
     from rankrise import data as data
     from rankrise import experiments as experiments
     from rankrise import figures as figures
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from rankrise import theory as theory
     from rankrise import tracking as tracking
     from rankrise import training as training
+    from rankrise.checkpoints import diff as diff
+    from rankrise.checkpoints import extract_lora as extract_lora
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from rankrise.tracking import RankTracker as RankTracker
 
 _SUBPACKAGES = (
+    "checkpoints",
     "data",
     "experiments",
     "figures",
@@ -53,6 +57,7 @@ _SUBPACKAGES = (
     "training",
 )
 _NAMES = {
+    "rankrise.checkpoints": ("diff", "extract_lora"),
     "rankrise.linalg": (
         "product_spectrum",
         "delta_spectrum",

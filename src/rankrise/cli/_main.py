@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import rankrise
-from rankrise.cli import _env, _figure, _list, _report, _reproduce, _run, _stages
+from rankrise.cli import _diff, _env, _figure, _list, _lora, _report, _reproduce, _resize, _run, _stages
 from rankrise.cli._errors import plain_warnings, read_debug_flag, show
 
 app = typer.Typer(
@@ -22,8 +22,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("reproduce", epilog="Example: rankrise reproduce --scale paper --data data")(_reproduce.reproduce)
+app.command("diff", epilog="Example: rankrise diff base/ tuned/ --html diff.html")(_diff.diff)
 app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
 app.command("list", epilog="Example: rankrise list --data data --out runs")(_list.list_experiments)
+app.command("lora", epilog="Example: rankrise lora base/ tuned/ --out adapter --energy 0.95 --verify")(_lora.lora)
+app.command("resize", epilog="Example: rankrise resize adapter/ --out smaller --energy 0.95")(_resize.resize)
 app.command("run", epilog="Example: rankrise run vit-digits --seed 0-2")(_run.run)
 app.command(
     "figure", epilog="Example: rankrise figure stable_rank_over_training --experiment vit-digits --format svg,csv"

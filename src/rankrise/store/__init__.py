@@ -3,6 +3,7 @@
 A run directory is written by one process, append-only, and sealed at its end; it can be read at any time in between.
 """
 
+from rankrise.store._atomic import replacing as replacing
 from rankrise.store._checkpoint import Checkpoint as Checkpoint
 from rankrise.store._checkpoint import checkpoint_steps as checkpoint_steps
 from rankrise.store._checkpoint import find_checkpoint as find_checkpoint

@@ -22,7 +22,11 @@ CHECKPOINT_FAILPOINTS = tuple(
     [f"{file}.{stage}" for file in _CHECKPOINT_FILES for stage in _STAGES]
     + ["checkpoint.begin", "checkpoint.rename", "checkpoint.sync", "checkpoint.done", "prune.rename", "prune.remove"]
 )
-FAILPOINTS = RUN_FAILPOINTS + CHECKPOINT_FAILPOINTS
+ADAPTER_FAILPOINTS = tuple(
+    [f"{file}.{stage}" for file in ("adapter_model", "adapter_config", "adapter_report") for stage in _STAGES]
+    + ["adapter.begin", "adapter.rename", "adapter.sync", "adapter.done"]
+)
+FAILPOINTS = RUN_FAILPOINTS + CHECKPOINT_FAILPOINTS + ADAPTER_FAILPOINTS
 _hits: dict[str, int] = {}
 
 

@@ -1,0 +1,119 @@
+"""Rows of every head's two circuits, where the heads of a checkpoint can be told from its names and its config."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._measure import spectral_fields
+from rankrise.checkpoints._preflight import Pair
+from rankrise.checkpoints._rows import Row
+from rankrise.heads import CIRCUITS, AttentionLayer, HeadMap, Layout, resolve
+from rankrise.linalg import delta_spectrum
+
+
+def find_heads(base: Checkpoint, pairs: Mapping[str, Pair], *, heads: Layout | None, num_heads: int | None) -> HeadMap:
+    """The attention layers, from names, shapes and config alone.
+
+    Raises:
+        ValueError: They cannot be told; says why.
+    """
+    state = {
+        name: torch.empty(base.tensors[pair.base_name].shape, dtype=base.tensors[pair.base_name].dtype, device="meta")
+        for name, pair in pairs.items()
+        if pair.base_name is not None and pair.base_name not in base.scales
+    }
+    config: Any = base.config
+    text = config.get("text_config") if config else None  # of models that also see or hear
+    return resolve(state, heads, num_heads=num_heads, config=text if isinstance(text, dict) else config)
+
+
+def measure_layer(
+    base: Checkpoint,
+    tuned: Checkpoint,
+    pairs: Mapping[str, Pair],
+    layer: AttentionLayer,
+    *,
+    step: int,
+    unchanged: frozenset[str],
+    device: str,
+) -> Iterator[Row]:
+    """The rows of one layer: `K Qᵀ` and `V Oᵀ` of every head, against those of the base.
+
+    Args:
+        base: The base.
+        tuned: The tuned, or an adapter.
+        pairs: By the names that the layer was resolved from; all of its own are there.
+        layer: Which.
+        step: Of the rows.
+        unchanged: Names of weights that are known to be the same in both, and are not read again.
+        device: Where to measure.
+    """
+    read: dict[str, Tensor] = {}
+    before = _reader(read, lambda name: _base(base, pairs[name]), "0", device)
+    after = _reader(read, lambda name: _tuned(base, tuned, pairs[name]), "1", device)
+    for circuit, roles in CIRCUITS.items():
+        names = {layer.roles[role].parameter for role in roles}
+        blank = Row(
+            step=step, name=layer.name, layer=layer.index, head=-1, circuit=circuit, kind="circuit",
+            shape=(), dtype="", status="changed",
+        )  # fmt: skip
+        if names <= unchanged:
+            yield from (replace(blank, head=head, status="identical", norm=0.0) for head in range(layer.num_heads))
+            continue
+        factors = (*layer.factors(circuit, before), *layer.factors(circuit, after))
+        dtype = torch.float64 if any(f.dtype == torch.float64 for f in factors) else torch.float32
+        left0, right0, left, right = (factor.to(dtype) for factor in factors)
+        blank = replace(blank, shape=(left.shape[1], right.shape[1]))
+        finite = torch.stack([t.isfinite().all(-1).all(-1) for t in (left, right, left0, right0)]).all(0)
+        norms = _norms(left0, right0)
+        for head in range(layer.num_heads):
+            row = replace(blank, head=head)
+            if not finite[head]:
+                yield replace(row, status="not finite")
+                continue
+            sigma = delta_spectrum(left[head], right[head], left0[head], right0[head]).cpu()
+            norm = float(sigma.square().sum().sqrt())
+            row = replace(row, norm=norm, base_norm=float(norms[head]), dtype=str(left.dtype).removeprefix("torch."))
+            if norm == 0:
+                yield replace(row, status="unchanged")
+                continue
+            yield replace(row, **spectral_fields(sigma, (left.shape[1], right.shape[1]), 2 * left.shape[2]))
+
+
+def _base(base: Checkpoint, pair: Pair) -> Tensor:
+    assert pair.base_name is not None
+    return base.read_weight(pair.base_name)
+
+
+def _tuned(base: Checkpoint, tuned: Checkpoint, pair: Pair) -> Tensor:
+    if pair.tuned_name is not None:
+        return tuned.read_weight(pair.tuned_name)
+    weight = _base(base, pair)
+    if pair.delta is None:
+        return weight
+    left, right = pair.delta.factors(tuned.read)
+    return weight.double() + (left @ right.mT).reshape(weight.shape)
+
+
+def _reader(read: dict[str, Tensor], get: Callable[[str], Tensor], side: str, device: str) -> Callable[[str], Tensor]:
+    """`get` in float32 or float64, each weight read once for both circuits (fused weights serve all four roles)."""
+
+    def reading(name: str) -> Tensor:
+        key = f"{side}{name}"
+        if key not in read:
+            weight = get(name)
+            read[key] = weight.to(device, torch.promote_types(weight.dtype, torch.float32))
+        return read[key]
+
+    return reading
+
+
+def _norms(left: Tensor, right: Tensor) -> Tensor:
+    """`‖left rightᵀ‖_F` of every head."""
+    left, right = left.double(), right.double()
+    squares: Tensor = ((left.mT @ left) * (right.mT @ right)).sum(dim=(-2, -1))
+    return squares.clamp_min(0).sqrt()

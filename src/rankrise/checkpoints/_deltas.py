@@ -1,0 +1,85 @@
+"""Changes read from disk: Δ = tuned − base of one pair, whole where it is small, else in blocks of rows."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._decompose import Blocks
+from rankrise.checkpoints._preflight import Pair
+
+_WHOLE = 2**28  # entries of a change that is kept in one piece: 1 GB in float32
+_BLOCK = 2**24  # entries read at a time
+
+
+class Delta:
+    """The change of one pair; `blocks()` goes through its rows, and remembers them where they are few.
+
+    `base_norm` is ‖W‖_F of the base, known after the first pass.
+    """
+
+    def __init__(self, base: Checkpoint, tuned: Checkpoint, pair: Pair, device: torch.device | str = "cpu") -> None:
+        self._base, self._tuned, self._pair, self._device = base, tuned, pair, device
+        self._whole: Tensor | None = None
+        self.base_norm = math.nan
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Blocks of rows; a vector is a matrix of one column, more dimensions than two are flattened."""
+        if self._whole is not None:
+            yield self._whole
+            return
+        if math.prod(self._pair.shape) <= _WHOLE:
+            blocks = list(self._read())
+            self._whole = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+            yield self._whole
+            return
+        yield from self._read()
+
+    @property
+    def source(self) -> Tensor | Blocks:
+        """For `decompose_delta`."""
+        if math.prod(self._pair.shape) > _WHOLE:
+            return self.blocks
+        return next(self.blocks())
+
+    def squared_norm(self) -> float:
+        """‖Δ‖_F²."""
+        return sum(float(torch.linalg.vector_norm(block, dtype=torch.float64)) ** 2 for block in self.blocks())
+
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """Base and tuned as they are stored."""
+        base, tuned = self._names
+        rows = self._pair.shape[0]
+        return self._base.read_weight(base, 0, rows), self._tuned.read_weight(tuned, 0, rows)
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        assert self._pair.base_name is not None
+        assert self._pair.tuned_name is not None
+        return self._pair.base_name, self._pair.tuned_name
+
+    def _read(self) -> Iterator[Tensor]:
+        (base_name, tuned_name), shape = self._names, self._pair.shape
+        num_rows = shape[0] if shape else 1
+        size = max(1, _BLOCK // max(1, math.prod(shape[1:])))
+        squares = 0.0
+        for begin in range(0, num_rows, size):
+            end = min(num_rows, begin + size)
+            base, tuned = (
+                _wide(_rows(checkpoint, name, begin, end)).to(self._device)
+                for checkpoint, name in ((self._base, base_name), (self._tuned, tuned_name))
+            )
+            squares += float(torch.linalg.vector_norm(base, dtype=torch.float64)) ** 2
+            yield (tuned - base).reshape(end - begin, -1)
+        self.base_norm = math.sqrt(squares)
+
+
+def _rows(checkpoint: Checkpoint, name: str, begin: int, end: int) -> Tensor:
+    info = checkpoint.tensors[name]
+    return checkpoint.read_weight(name, begin, end) if info.shape else checkpoint.read(name).reshape(1)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)

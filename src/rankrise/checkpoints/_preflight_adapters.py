@@ -1,0 +1,112 @@
+"""The pre-flight of an adapter: on its base, against another adapter, or alone."""
+
+from collections.abc import Iterable, Mapping
+
+from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._folders import show
+from rankrise.checkpoints._names import Aligned, align
+from rankrise.checkpoints._pairs import Pair, Preflight
+
+
+def match_adapter(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
+    """What an adapter adds: to a base, less what another adapter adds, or alone."""
+    if base is None or base.is_adapter:
+        return _between_adapters(base, tuned)
+    return _on_base(base, tuned)
+
+
+def weights_of(checkpoint: Checkpoint) -> list[str]:
+    """Names of all tensors but scales."""
+    scales = {scale.name for scale in checkpoint.scales.values()}
+    return [name for name in checkpoint.tensors if name not in scales]
+
+
+def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
+    whole = _without_peft(_whole_tensors(tuned))  # `modules_to_save`
+    changed = _without_peft(tuned.deltas)
+    aligned = _align({name: name for name in weights_of(base)}, {**whole, **changed})
+    pairs: list[Pair] = []
+    extra: list[str] = []
+    problems: list[str] = []
+    for name, stored in aligned.tuned.items():
+        target = aligned.base.get(name)
+        delta = tuned.deltas.get(stored)
+        if target is None and delta is None:
+            extra.append(name)
+            continue
+        if target is None:
+            problems.append(f"The base must have what the adapter changes; it has no {show(name)!r}.")
+            continue
+        info = base.tensors[target]
+        rows = info.shape[0] if info.shape else 1
+        flat = (rows, info.num_elements // max(1, rows))
+        got = tuned.tensors[stored].shape if delta is None else delta.shape
+        if got != (info.shape if delta is None else flat):
+            problems.append(f"Shapes must agree: {show(name)!r} is {info.shape} in the base and {got} in the adapter.")
+        elif delta is not None:
+            pairs.append(Pair(name, target, None, delta.shape, delta=delta))
+        else:
+            pairs.append(Pair(name, target, stored, info.shape))
+    untouched = len(aligned.base) - len(pairs)
+    note = f"{untouched} tensors of the base are not touched by the adapter"
+    return Preflight(
+        pairs=tuple(pairs),
+        renamed=aligned.renamed,
+        extra=tuple(map(show, extra)),
+        notes=(note,) if untouched else (),
+        base_names=aligned.base,
+        problems=_or_empty(tuned, pairs, problems),
+    )
+
+
+def _between_adapters(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
+    before = {} if base is None else base.deltas
+    aligned = _align(_without_peft(before), _without_peft(tuned.deltas))
+    pairs: list[Pair] = []
+    problems: list[str] = []
+    for name in dict.fromkeys((*aligned.base, *aligned.tuned)):
+        now = tuned.deltas.get(aligned.tuned.get(name, ""))
+        then = before.get(aligned.base.get(name, ""))
+        delta = now or then
+        assert delta is not None
+        if now is not None and then is not None and now.shape != then.shape:
+            problems.append(
+                f"Shapes must agree: {show(name)!r} is {then.shape} in one adapter and {now.shape} in the other."
+            )
+        else:
+            pairs.append(Pair(name, None, None, delta.shape, delta=now, base_delta=then))
+    only_before = [name for name in aligned.base if name not in aligned.tuned]
+    only_now = [name for name in aligned.tuned if name not in aligned.base] if base is not None else []
+    return Preflight(
+        pairs=tuple(pairs),
+        renamed=aligned.renamed,
+        missing=tuple(map(show, only_before)),
+        extra=tuple(map(show, (*only_now, *_whole_tensors(tuned)))),
+        same_file=base is not None and base.identities == tuned.identities,
+        problems=_or_empty(tuned, pairs, problems),
+    )
+
+
+def _or_empty(tuned: Checkpoint, pairs: list[Pair], problems: list[str]) -> tuple[str, ...]:
+    if not pairs and not problems:
+        return (f"An adapter must change weights; {show(tuned.path)} has no LoRA pairs.",)
+    return tuple(problems)
+
+
+def _without_peft(names: Iterable[str]) -> dict[str, str]:
+    return {name.removeprefix("base_model.model."): name for name in names}
+
+
+def _align(base: Mapping[str, str], tuned: Mapping[str, str]) -> Aligned:
+    """As `align`, for names that have been stripped before: from common names to those in the files."""
+    found = align(base, tuned)
+    return found._replace(
+        base={name: base[plain] for name, plain in found.base.items()},
+        tuned={name: tuned[plain] for name, plain in found.tuned.items()},
+    )
+
+
+def _whole_tensors(adapter: Checkpoint) -> list[str]:
+    """Whole tensors saved beside the LoRA pairs (`modules_to_save`)."""
+    used = {name for delta in adapter.deltas.values() for name in (delta.a, delta.b)}
+    return [name for name in adapter.tensors if name not in used]

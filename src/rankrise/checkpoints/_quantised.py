@@ -1,0 +1,97 @@
+"""Quantised checkpoints: read where a stored number and its scale are the weight, refused by name where they are not.
+
+| stored | the weight | |
+|---|---|---|
+| float8 with `weight_scale` or `weight_scale_inv` | number × scale, per tensor, per row or per block | read |
+| int8 with `SCB` (bitsandbytes, 8 bit) | number × SCB / 127, per row | read |
+| GPTQ, AWQ, bitsandbytes 4 bit, HQQ, packed formats, MLX | groups of packed integers | refused |
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankrise.checkpoints._folders import show
+from rankrise.checkpoints._safetensors import TensorInfo
+
+_PACKED = re.compile(
+    r".*\.(?P<mark>qweight|qzeros|W_q|weight_packed|weight_shape|weight\.(absmax|quant_map|nested_absmax|quant_state\..*))"
+)
+_SCALES = ("weight_scale_inv", "weight_scale", "SCB")
+_INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.uint32)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How stored numbers become weights: multiplied by a tensor of scales, each for a block of (rows, columns)."""
+
+    name: str
+    block: tuple[int, int]
+    factor: float = 1.0
+
+    def apply(self, stored: Tensor, scales: Tensor, begin: int) -> Tensor:
+        """Rows of the weight in float32, given those rows as stored, from row `begin` on."""
+        scales = scales.to(torch.float32).reshape(scales.shape if scales.ndim == 2 else (-1, 1)) * self.factor
+        row = torch.arange(begin, begin + stored.shape[0]) // self.block[0]
+        column = torch.arange(stored.shape[1]) // self.block[1]
+        return stored.to(torch.float32) * scales[row][:, column]
+
+
+def find_scales(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any] | None) -> dict[str, Scale]:
+    """From each weight that is stored with scales to these.
+
+    Raises:
+        ValueError: A format in which number and scale do not give the weight; names the first tensor of it.
+    """
+    for name in tensors:
+        if match := _PACKED.fullmatch(name):
+            raise ValueError(
+                f"Weights must be stored as numbers; {show(name)!r} is packed ({match['mark'].split('.')[0]}: GPTQ, "
+                "AWQ, bitsandbytes 4 bit or the like), which cannot be compared exactly. Dequantise the model first."
+            )
+    scales: dict[str, Scale] = {}
+    for name, info in tensors.items():
+        if not name.endswith("weight") or len(info.shape) != 2:
+            continue
+        stem = name.removesuffix("weight")
+        found = next((f"{stem}{s}" for s in _SCALES if f"{stem}{s}" in tensors), None)
+        if found is not None and (info.dtype in _INTEGERS or info.dtype.itemsize == 1):
+            scales[name] = _scale(name, info, found, tensors[found], config)
+        elif info.dtype in _INTEGERS:
+            raise ValueError(
+                f"Weights must be floating-point numbers, or stored with known scales; {show(name)!r} is {info.dtype}. "
+                "Dequantise the model first."
+            )
+    return scales
+
+
+def _scale(weight: str, info: TensorInfo, name: str, scales: TensorInfo, config: Mapping[str, Any] | None) -> Scale:
+    rows, columns = info.shape
+    if name.endswith("SCB"):
+        if info.dtype == torch.int8 and scales.shape == (rows,):
+            return Scale(name, (1, max(1, columns)), 1 / 127)
+    elif info.dtype.is_floating_point:
+        if scales.num_elements == 1:
+            return Scale(name, (max(1, rows), max(1, columns)))
+        if scales.shape in ((rows,), (rows, 1)):
+            return Scale(name, (1, max(1, columns)))
+        block = _block_size(config)
+        if block is not None and scales.shape == (math.ceil(rows / block[0]), math.ceil(columns / block[1])):
+            return Scale(name, block)
+    raise ValueError(
+        f"Scales must belong to a whole weight, a row or a block named in the config; {show(name)!r} of shape "
+        f"{scales.shape} for {show(weight)!r} of shape {info.shape} does not. Dequantise the model first."
+    )
+
+
+def _block_size(config: Mapping[str, Any] | None) -> tuple[int, int] | None:
+    options = (config or {}).get("quantization_config")
+    block = options.get("weight_block_size") if isinstance(options, Mapping) else None
+    if isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block):
+        return block[0], block[1]
+    return None

@@ -1,0 +1,155 @@
+"""A PEFT or MLX adapter with other ranks: `scale · B A` decomposed from its factors, exactly, and cut."""
+
+import math
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rankrise.checkpoints._adapters import LowRankDelta
+from rankrise.checkpoints._advice import Advice, ModuleSpectrum, advise_by
+from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._decompose import Decomposition, decompose_factors
+from rankrise.checkpoints._extraction import Extraction
+from rankrise.checkpoints._folder import check_place
+from rankrise.checkpoints._folders import find_inside, show
+from rankrise.checkpoints._open import open_checkpoint
+from rankrise.checkpoints._peft_writer import MODEL, PREFIX, Adapter, AdapterModule, padded, write_adapter
+from rankrise.checkpoints._preflight import Preflight, match_checkpoints
+from rankrise.checkpoints._rule import RankRule
+from rankrise.checkpoints._safetensors import open_safetensors
+from rankrise.store import environment
+
+_KEPT = ("task_type", "base_model_name_or_path", "modules_to_save", "bias", "exclude_modules", "revision")
+
+
+def resize_lora(
+    adapter: str | PathLike[str],
+    *,
+    out: str | PathLike[str] | None = None,
+    energy: float | None = None,
+    error: float | None = None,
+    rank: int | None = None,
+    budget: int | None = None,
+    snap: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Extraction:
+    """Write an adapter again with the ranks it needs; never with a higher one.
+
+    Two thin QR and a small SVD in float64: exact, whatever the rank. Scales, also those of rsLoRA and `alpha_pattern`,
+    go into the factors, so the new scale is 1. Whole modules that were saved beside it are copied.
+
+    Args:
+        adapter: A folder of PEFT or MLX, plain LoRA.
+        out: Folder of the new one, new or empty; None for advice only.
+        energy: Share that every module keeps; 0.95 if no rule is given.
+        error: Relative error over all modules.
+        rank: The same for all.
+        budget: Parameters in all.
+        snap: Ranks among 8, 16, 32, 64.
+        dtype: Of A and B; that of the adapter if None.
+
+    Raises:
+        ValueError: Not plain LoRA, a module that is not linear, an option out of range, `out` taken.
+        OSError: The disk is full; nothing is left.
+    """
+    rule = RankRule.of(energy=energy, error=error, rank=rank, budget=budget, snap=snap)
+    if out is not None:
+        check_place(Path(out))
+    source = open_checkpoint(adapter)
+    if not source.is_adapter:
+        raise ValueError(f"{show(source.path)} must be a LoRA adapter; it is a whole model. See `rankrise lora`.")
+    preflight = match_checkpoints(None, source)
+    preflight.check()
+    names = {_module_name(delta): delta for delta in source.deltas.values()}
+    parts = {name: _decompose(source, delta) for name, delta in names.items()}
+    spectra = [_spectrum(name, parts[name]) for name in parts]
+    advice = advise_by(rule, spectra)
+    modules = [
+        _module(parts[m.name], m.name, m.rank, dtype or _dtype(source, names[m.name])) for m in advice.modules if m.rank
+    ]
+    total = math.sqrt(sum(part.squared_norm for part in parts.values()))
+    if out is None:
+        errors = {m.name: m.error for m in advice.modules if m.rank}
+        return _result(None, advice, errors, advice.error, modules, (), preflight)
+    used = {tensor for delta in source.deltas.values() for tensor in (delta.a, delta.b)}
+    whole = {name.removeprefix(PREFIX): source.read(name) for name in source.tensors if name not in used}
+    config = dict(source.config or {}) if source.kind == "peft" else {}
+    kept: dict[str, Any] = {key: config[key] for key in _KEPT if config.get(key) is not None}
+    kept["fan_in_fan_out"] = bool(config.get("fan_in_fan_out"))
+    new = Adapter(modules, whole, base_config=kept)
+    errors = {}
+
+    def check(folder: Path) -> dict[str, Any]:
+        file = open_safetensors(find_inside(folder, MODEL))
+        lost = 0.0
+        for m in advice.modules:
+            part = parts[m.name]
+            if m.rank:
+                a, b = (file.read(f"{PREFIX}{m.name}.lora_{letter}.weight").double() for letter in "AB")
+                errors[m.name] = _distance(part, b, a) / math.sqrt(part.squared_norm)
+            lost += (errors.get(m.name, 1.0)) ** 2 * part.squared_norm
+        error = math.sqrt(lost) / total if total else 0.0
+        return {"rule": advice.rule, "error": error, "errors": errors, "advice": advice.to_json(),
+                "environment": environment()}  # fmt: skip
+
+    report = write_adapter(Path(out), new, check)
+    return _result(
+        Path(out), advice, errors, report["error"], modules, tuple(kept.get("modules_to_save", ())), preflight
+    )
+
+
+def _module_name(delta: LowRankDelta) -> str:
+    if "lora_embedding" in delta.a:
+        raise ValueError(f"An adapter must be of linear modules to be resized; {show(delta.weight)!r} is an embedding.")
+    return delta.weight.removeprefix(PREFIX).removesuffix(".weight")
+
+
+def _decompose(source: Checkpoint, delta: LowRankDelta) -> Decomposition:
+    """Of `scale · B A`, (out, in), whichever way the weight is stored."""
+    if len(source.tensors[delta.a].shape) != 2:
+        raise ValueError(
+            f"An adapter must be of linear modules to be resized; {show(delta.weight)!r} is a convolution."
+        )
+    left, right = delta.factors(source.read)
+    if not (left.isfinite().all() and right.isfinite().all()):
+        raise ValueError(f"Factors must be finite; those of {show(delta.weight)!r} hold NaN or infinity.")
+    return decompose_factors(right, left) if delta.transposed else decompose_factors(left, right)
+
+
+def _dtype(source: Checkpoint, delta: LowRankDelta) -> torch.dtype:
+    dtype = source.tensors[delta.a].dtype
+    return dtype if dtype in (torch.bfloat16, torch.float16) else torch.float32
+
+
+def _spectrum(name: str, part: Decomposition) -> ModuleSpectrum:
+    return ModuleSpectrum(name, part.shape, tuple(part.sigma.tolist()), float(part.sigma.square().sum()))
+
+
+def _module(part: Decomposition, name: str, rank: int, dtype: torch.dtype) -> AdapterModule:
+    b, a = part.factors(rank)
+    a, b = padded(a, b, rank)
+    return AdapterModule(name, a.to(dtype).contiguous(), b.to(dtype).contiguous())
+
+
+def _distance(part: Decomposition, b: torch.Tensor, a: torch.Tensor) -> float:
+    """`‖U S Vᵀ − B A‖_F` from the factors: the stacked ones have a small core."""
+    left = torch.cat([part.left * part.sigma, -b], dim=1)
+    right = torch.cat([part.right, a])
+    core = torch.linalg.qr(left).R @ torch.linalg.qr(right.mT).R.mT
+    return float(core.norm())
+
+
+def _result(
+    out: Path | None,
+    advice: Advice,
+    errors: dict[str, float],
+    error: float,
+    modules: list[AdapterModule],
+    saved: tuple[str, ...],
+    preflight: Preflight,
+) -> Extraction:
+    size = sum(module.a.nbytes + module.b.nbytes for module in modules)
+    nothing = tuple(module.name for module in advice.modules if not module.rank)
+    return Extraction(out, advice, errors, error, error, (), nothing, saved, size, True, None, preflight)

@@ -1,0 +1,88 @@
+"""Modules written whole beside an adapter: PEFT's `modules_to_save`."""
+
+from collections.abc import Mapping, Sequence
+
+from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._folders import show
+from rankrise.checkpoints._modules import Module, find_modules
+from rankrise.checkpoints._preflight import Preflight
+
+_NEVER = ("resized", "a name PEFT cannot match", "a parameter without a module")
+
+
+def find_saved(
+    wanted: Sequence[str], preflight: Preflight, tuned: Checkpoint, modules: Mapping[str, Module]
+) -> dict[str, tuple[str, str]]:
+    """From each tensor's name in memory to the module to save and the tensor in the tuned file.
+
+    Args:
+        wanted: Names of modules, the ends of names, or "all".
+        preflight: Of base and tuned.
+        tuned: Where the tensors are.
+        modules: Of the base.
+
+    Raises:
+        ValueError: No such module; one that PEFT would confuse with another.
+    """
+    places: dict[str, str] = {}  # tensor in memory → in the tuned file
+    kinds: dict[str, set[str]] = {}  # module → kinds of its tensors
+    for pair in preflight.pairs:
+        assert pair.base_name is not None
+        assert pair.tuned_name is not None
+        module = modules[pair.base_name]
+        places[f"{module.name}.{module.parameter}"] = pair.tuned_name
+        kinds.setdefault(module.name, set()).add(module.kind)
+    matched = {pair.tuned_name for pair in preflight.pairs}
+    for tensor, module in find_modules(tuned).items():
+        if tensor not in matched and module.name:  # a head that only the tuned model has
+            places.setdefault(f"{module.name}.{module.parameter}", tensor)
+            kinds.setdefault(module.name, set()).add(module.kind)
+    chosen = _chosen(wanted, kinds)
+    for name in chosen:
+        _check_unambiguous(name, kinds)
+    saved = {
+        tensor: (name, place) for tensor, place in places.items() for name in chosen if tensor.startswith(f"{name}.")
+    }
+    return saved | _tied_output(saved, tuned)
+
+
+def _tied_output(saved: Mapping[str, tuple[str, str]], tuned: Checkpoint) -> dict[str, tuple[str, str]]:
+    """The output layer of a language model whose embedding is saved: PEFT unties them, so it is saved as well."""
+    config = tuned.config or {}
+    architectures = config.get("architectures")
+    name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    is_tied = config.get("tie_word_embeddings", True) and not any("lm_head" in tensor for tensor in tuned.tensors)
+    if not (is_tied and name.endswith(("ForCausalLM", "LMHeadModel"))):
+        return {}
+    embedding = next((p for t, (_, p) in saved.items() if t.endswith(("wte.weight", "embed_tokens.weight"))), None)
+    return {} if embedding is None else {"lm_head.weight": ("lm_head", embedding)}
+
+
+def _chosen(wanted: Sequence[str], kinds: Mapping[str, set[str]]) -> list[str]:
+    chosen: dict[str, None] = {}
+    possible = [name for name in kinds if name and not kinds[name] & set(_NEVER)]
+    for word in wanted:
+        if word == "all":
+            chosen |= dict.fromkeys(name for name in possible if not kinds[name] & {"linear", "conv1d"})
+            continue
+        parents = {".".join(name.split(".")[:n]) for name in possible for n in range(1, name.count(".") + 2)}
+        found = sorted(name for name in parents if name == word) or sorted(n for n in parents if n.endswith(f".{word}"))
+        if not found:
+            import difflib
+
+            known = sorted({part for name in possible for part in (name, name.rpartition(".")[2])})
+            close = difflib.get_close_matches(word, known, n=1)
+            hint = f" Did you mean {show(close[0])!r}?" if close else ""
+            raise ValueError(f"`save` must name modules of the model; it has no {show(word)!r}.{hint}")
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
+def _check_unambiguous(name: str, modules: Mapping[str, set[str]]) -> None:
+    """PEFT saves every module whose name ends so, dot or no dot."""
+    other = next((m for m in modules if m != name and m.endswith(name)), None)
+    if other is not None:
+        raise ValueError(
+            f"`save` must name modules that PEFT can tell apart; {show(name)!r} also ends "
+            f"{show(other)!r}. Leave it out."
+        )

@@ -1,0 +1,115 @@
+"""`rankrise diff`: what a checkpoint, or a series of them, learned over its base."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rankrise.cli._output import progress, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rankrise.checkpoints import Diff, Plan, Progress
+
+_LEFT = ("weight", "shape", "dtype", "layer")
+
+
+def diff(
+    checkpoints: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="BASE TUNED...",
+            help="The base, then what it became: a file, a folder, several, or a folder of numbered checkpoints. "
+            "Adapters need no base.",
+            show_default=False,
+        ),
+    ],
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Only size, stable rank and floor: as fast as the files are read.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Match names and shapes, and stop.")] = False,
+    heads: Annotated[bool, typer.Option("--heads/--no-heads", help="Also every head's two circuits.")] = True,
+    num_heads: Annotated[int | None, typer.Option(help="Query heads, where no config.json tells.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List unchanged weights and every head, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    parquet: Annotated[Path | None, typer.Option(help="Write all rows, with whole spectra, to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write heat maps and tables to this file.")] = None,
+    device: Annotated[str, typer.Option(help="Where to measure: cpu, cuda.")] = "cpu",
+    allow_torch_load: Annotated[
+        bool, typer.Option("--allow-torch-load", help="Read .pt, .pth, .bin and .ckpt, with weights_only.")
+    ] = False,
+) -> None:
+    """Show what training changed: size, spectrum, ranks and rounding floor of every weight and every head."""
+    for path in (parquet, html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise typer.BadParameter(f"The folder of {path} must exist.")
+    from rankrise import checkpoints as ck
+
+    base, tuned = checkpoints[0], checkpoints[1:]
+    plan = ck.plan_diff(base, tuned or None, allow_torch_load=allow_torch_load)
+    if dry_run:
+        _show_plan(plan, as_json)
+        return
+    for step, preflight in zip(plan.steps, plan.preflights, strict=True):
+        if preflight.renamed:
+            typer.echo(f"{step.path.name}: {'; '.join(preflight.renamed)}", err=True)
+    found = ck.diff(plan, heads=heads, num_heads=num_heads, summary=summary, device=device, on_module=_bar())
+    if sys.stderr.isatty():
+        typer.echo("\r\x1b[K", err=True, nl=False)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False))
+    else:
+        typer.echo(ck.diff_text(found, everything=everything, table=lambda rows: table(rows, left=_LEFT)))
+    _write(found, parquet, html)
+
+
+def _write(found: "Diff", parquet: Path | None, html: Path | None) -> None:
+    written = []
+    if parquet is not None:
+        found.write_parquet(parquet)
+        written.append(str(parquet))
+    if html is not None:
+        found.write_html(html)
+        written.append(str(html))
+    if written:
+        typer.echo(f"wrote {', '.join(written)}", err=True)
+
+
+def _show_plan(plan: "Plan", as_json: bool) -> None:
+    problems = [problem for preflight in plan.preflights for problem in preflight.problems]
+    if as_json:
+        records = [
+            {"step": step.step, "path": str(step.path), **preflight.to_json()}
+            for step, preflight in zip(plan.steps, plan.preflights, strict=True)
+        ]
+        typer.echo(json.dumps(records, indent=1, ensure_ascii=False))
+    else:
+        for step, preflight in zip(plan.steps, plan.preflights, strict=True):
+            if len(plan.steps) > 1:
+                typer.echo(f"{step.path.name}:")
+            typer.echo(preflight.text())
+    if problems:
+        raise typer.Exit(1)
+
+
+def _bar() -> "Callable[[Progress], None]":
+    """A bar, what is being read, and how long the rest will take at the pace so far."""
+    report = progress()
+
+    def show(state: "Progress") -> None:
+        share = state.done / state.total if state.total else 1.0
+        bar = ("#" * round(24 * share)).ljust(24, ".")
+        left = "" if state.remaining is None else f", about {_duration(state.remaining)} left"
+        name = "".join(c for c in state.name if c.isprintable())[-48:]
+        report(f"[{bar}] {share:4.0%}{left}  {name}")
+
+    return show
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

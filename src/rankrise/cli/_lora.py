@@ -1,0 +1,177 @@
+"""`rankrise lora`: which rank each module needs, and the adapter."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rankrise.cli._output import progress, table
+
+if TYPE_CHECKING:
+    from rankrise.checkpoints import Advice, Extraction
+
+Energy = Annotated[float | None, typer.Option(help="Share of its change that every module keeps [default: 0.95]")]
+Rank = Annotated[int | None, typer.Option(help="The same rank for every module.")]
+Error = Annotated[float | None, typer.Option(help="Relative error over all modules, with few parameters.")]
+Budget = Annotated[int | None, typer.Option(help="Parameters in all, spent where they capture most.")]
+Snap = Annotated[bool, typer.Option("--snap", help="Ranks among 8, 16, 32, 64.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+def lora(
+    base: Annotated[Path, typer.Argument(help="The model that training started from; or a tracked run, for advice.")],
+    tuned: Annotated[Path | None, typer.Argument(help="The model it ended with.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the PEFT adapter; without it, advice only.")] = None,
+    energy: Energy = None,
+    rank: Rank = None,
+    error: Error = None,
+    budget: Budget = None,
+    floor: Annotated[bool, typer.Option("--floor", help="Every direction that rounding cannot have made.")] = False,
+    snap: Snap = False,
+    save: Annotated[
+        list[str] | None, typer.Option(help="Module to write whole: an embedding, a norm; 'all'. Repeatable.")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Exact decompositions, not randomised ones.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare logits, by transformers and peft.")] = False,
+    tokens: Annotated[str | None, typer.Option(help="Token ids for --verify: 1,2,3 [default: random]")] = None,
+    dtype: Annotated[str, typer.Option(help="Of the adapter: float32, bfloat16, float16.")] = "float32",
+    steps: Annotated[int | None, typer.Option(help="Of a tracked run: use its first so many steps.")] = None,
+    device: Annotated[str, typer.Option(help="Where matrices are decomposed.")] = "cpu",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop after the checks that need no weights.")] = False,
+    allow_torch_load: Annotated[
+        bool, typer.Option("--allow-torch-load", help="Read pickles, with weights_only.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell which LoRA rank each module needs, and write the adapter that carries the change.
+
+    The adapter is written whole or not at all, read back, and its error reported for every module. With a run directory
+    of the tracker instead of two models: advice from its first steps.
+    """
+    rules: dict[str, Any] = {"energy": energy, "rank": rank, "error": error, "budget": budget, "snap": snap}
+    if tuned is None:
+        _from_run(base, steps, rules, as_json, unusable={"out": out, "floor": floor, "save": save, "verify": verify})
+        return
+    import torch
+
+    from rankrise.checkpoints import extract_lora, match_checkpoints, open_checkpoint
+
+    if dry_run:
+        checkpoints = [open_checkpoint(path, allow_torch_load=allow_torch_load) for path in (base, tuned)]
+        preflight = match_checkpoints(*checkpoints)
+        typer.echo(preflight.text())
+        raise typer.Exit(1 if preflight.problems else 0)
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise typer.BadParameter(f"`--dtype` must be float32, bfloat16 or float16; got {dtype}.")
+    begin, report = time.monotonic(), progress()
+
+    def on_module(name: str, done: int, total: int) -> None:
+        left = (time.monotonic() - begin) * (total - done) / done
+        report(f"{done} of {total} tensors, about {left:.0f} s left")
+
+    done = extract_lora(
+        base, tuned, out=out, **rules, floor=floor, save=save or (), exact=exact, dtype=getattr(torch, dtype),
+        verify=verify, tokens=_ids(tokens), device=device, allow_torch_load=allow_torch_load, on_module=on_module,
+    )  # fmt: skip
+    show_extraction(done, as_json=as_json)
+
+
+def show_extraction(done: "Extraction", *, as_json: bool) -> None:
+    """Tables or JSON on stdout, what was written on stderr."""
+    if as_json:
+        typer.echo(json.dumps(done.to_json(), indent=1, allow_nan=False))
+    else:
+        typer.echo(_text(done))
+    if done.out is not None:
+        typer.echo(f"wrote {done.out} ({done.num_bytes / 1e6:.3g} MB)", err=True)
+
+
+def _text(done: "Extraction") -> str:
+    lines = [*_advice_lines(done.advice, done.errors)]
+    changed = len(done.advice.modules)
+    how = "exact" if done.is_exact else "randomised; the error is that of the factors, not an estimate"
+    where = "read back from the file" if done.out is not None else "of the advised ranks"
+    lines.append(
+        f"\n{len(done.advice.ranks)} of {changed} changed modules, {done.advice.parameters:,} parameters; relative "
+        f"error {done.error:.4g} ({where}), {done.total_error:.4g} with what is not carried. Decomposition: {how}."
+    )
+    if done.unchanged:
+        lines.append(f"unchanged, left out: {len(done.unchanged)} tensors")
+    if done.saved:
+        lines.append(f"written whole: {', '.join(done.saved)}")
+    if done.not_carried:
+        rows = [
+            {
+                "not carried by LoRA": item.name,
+                "kind": item.kind,
+                "size": f"{item.relative_size:.2%}",
+                "of the change": f"{item.share:.2%}",
+                "--save": item.module or "-",
+            }
+            for item in done.not_carried[:12]
+        ]
+        lines.append("\n" + table(rows, left=("not carried by LoRA", "kind", "--save")))
+        if len(done.not_carried) > 12:
+            lines.append(f"and {len(done.not_carried) - 12} more; --json lists them")
+    if done.logits is not None:
+        check = done.logits
+        lines.append(
+            f"\nlogits on {check.inputs}: base + adapter differs from tuned by {check.max_difference:.3g} at most, "
+            f"{check.relative_error:.3g} of what tuning changed; same answer at {check.agreement:.1%} of positions "
+            f"(base alone {check.base_agreement:.1%})"
+        )
+    return "\n".join(lines)
+
+
+def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
+    rows = [
+        {
+            "module": module.name,
+            "shape": f"{module.shape[0]} x {module.shape[1]}",
+            "size": "-" if module.relative_size != module.relative_size else f"{module.relative_size:.2%}",
+            "of the change": f"{module.share:.2%}",
+            "rank": module.rank,
+            "error": f"{(errors or {}).get(module.name, module.error):.4g}",
+            "parameters": module.parameters,
+            "worth it": module.is_worth_it,
+            "note": module.note,
+        }
+        for module in advice.modules
+    ]
+    lines = [f"rank by {advice.rule}\n", table(rows, left=("module", "note"))]
+    if advice.curve:
+        points = [
+            {"rank for all": p.rank, "parameters": p.parameters, "error": f"{'≤ ' if p.is_bound else ''}{p.error:.4g}"}
+            for p in advice.curve
+        ]
+        lines.append("\n" + table(points))
+    if advice.ranks:
+        lines.append(f"\nfor training: {json.dumps(advice.training_config())}")
+    return lines
+
+
+def _from_run(run: Path, steps: int | None, rules: dict[str, Any], as_json: bool, unusable: dict[str, Any]) -> None:
+    from rankrise.checkpoints import advise_run
+    from rankrise.store import has_run
+
+    if not has_run(run):
+        raise typer.BadParameter(f"Two checkpoints are needed, or one tracked run; {run} is no run: add TUNED.")
+    wrong = [f"--{name}" for name, value in unusable.items() if value]
+    if wrong:
+        raise typer.BadParameter(f"A tracked run gives advice only; leave out {', '.join(wrong)}, or add TUNED.")
+    advice = advise_run(run, steps=steps, **rules)
+    if as_json:
+        typer.echo(json.dumps(advice.to_json(), indent=1, allow_nan=False))
+    else:
+        typer.echo("\n".join(_advice_lines(advice)))
+
+
+def _ids(tokens: str | None) -> list[int] | None:
+    if tokens is None:
+        return None
+    try:
+        return [int(word) for word in tokens.replace(",", " ").split()]
+    except ValueError:
+        raise typer.BadParameter(f"`--tokens` must be whole numbers like 1,2,3; got {tokens}.") from None

@@ -1,0 +1,94 @@
+"""Pairs of checkpoints with a change of known rank, of four architectures, small and made on the spot."""
+
+import torch
+
+
+def models():
+    """Name to a function that builds a tiny model with random weights."""
+    import transformers as hf
+
+    def llama(**more):
+        return hf.LlamaForCausalLM(
+            hf.LlamaConfig(
+                hidden_size=96,
+                intermediate_size=160,
+                num_hidden_layers=2,
+                num_attention_heads=6,
+                num_key_value_heads=2,
+                vocab_size=64,
+                max_position_embeddings=32,
+                tie_word_embeddings=False,
+                **more,
+            )
+        )
+
+    def gpt2():
+        return hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=96, n_layer=2, n_head=4, vocab_size=64, n_positions=32))
+
+    def vit():
+        return hf.ViTForImageClassification(
+            hf.ViTConfig(
+                hidden_size=96,
+                intermediate_size=128,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                image_size=16,
+                patch_size=8,
+                num_labels=5,
+            )
+        )
+
+    def bert():
+        return hf.BertForSequenceClassification(
+            hf.BertConfig(
+                hidden_size=96,
+                intermediate_size=128,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                vocab_size=64,
+                max_position_embeddings=32,
+                num_labels=3,
+            )
+        )
+
+    def gpt2_classifier():
+        sizes = {"n_embd": 96, "n_layer": 1, "n_head": 4, "vocab_size": 64, "n_positions": 32}
+        config = hf.GPT2Config(**sizes, num_labels=40, pad_token_id=0)
+        return hf.GPT2ForSequenceClassification(config)
+
+    return {"llama": llama, "gpt2": gpt2, "vit": vit, "bert": bert, "gpt2_classifier": gpt2_classifier}
+
+
+def build(name, seed=0):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return models()[name]().eval()
+
+
+def plant(weight, rank, size, generator):
+    """`weight` plus a change of that rank, flat spectrum, with ‖Δ‖_F = size · ‖W‖_F."""
+    m, n = weight.shape
+    left, right = (torch.linalg.qr(torch.randn(k, rank, generator=generator)).Q for k in (m, n))
+    change = left @ right.mT
+    return weight + change * (size * weight.norm() / change.norm())
+
+
+def adaptable(model):
+    """Names of the weights of Linear and Conv1D layers."""
+    return [f"{name}.weight" for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")]
+
+
+def planted_pair(folder, name, *, rank=4, size=0.05, dtype=torch.float32, skip=()):
+    """Save a base and a tuned model below `folder`; returns folders, models, and the names of what was planted."""
+    model, tuned = build(name), build(name)
+    generator = torch.Generator().manual_seed(1)
+    tied = model.config.tie_word_embeddings if name != "vit" else False
+    names = [n for n in adaptable(model) if not any(s in n for s in skip) and not (tied and n.startswith("lm_head"))]
+    with torch.no_grad():
+        for parameter in names:
+            weight = tuned.get_parameter(parameter)
+            weight.copy_(plant(weight, min(rank, min(weight.shape) // 2), size, generator))
+    model, tuned = model.to(dtype), tuned.to(dtype)
+    model.save_pretrained(folder / "base")
+    tuned.save_pretrained(folder / "tuned")
+    return folder / "base", folder / "tuned", model, tuned, names
