@@ -71,15 +71,18 @@ def test_stable_rank_has_no_cap(tmp_path, summary):
     assert found.rows[0].stable_rank > 90
 
 
-def test_planted_ranks_from_bfloat16(tmp_path):
+@pytest.mark.parametrize("size", [0.003, 0.01])
+@pytest.mark.parametrize("on_grid", [False, True])
+def test_planted_ranks_from_bfloat16(tmp_path, size, on_grid):
     generator = torch.Generator().manual_seed(0)
     shapes = {f"h.{n}.w.weight": (512, 384) for n in range(4)}
     base, tuned = {}, {}
     for rank, name in zip((4, 8, 16, 32), shapes, strict=True):
         weight = torch.randn(512, 384, generator=generator) / 20
+        weight = weight.bfloat16().float() if on_grid else weight
         change = torch.randn(512, rank, generator=generator) @ torch.randn(rank, 384, generator=generator)
         base[name] = weight.bfloat16()
-        tuned[name] = (weight + 0.01 * weight.norm() / change.norm() * change).bfloat16()
+        tuned[name] = (weight + size * weight.norm() / change.norm() * change).bfloat16()
     found = diff(*pair(tmp_path, base, tuned))
     assert [row.rank_above_floor for row in found.rows] == [4, 8, 16, 32]
     assert found.rows[0].energy_rank_90 >= 4

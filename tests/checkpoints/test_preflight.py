@@ -169,3 +169,10 @@ def test_modules_to_save_are_compared_as_they_are(tmp_path):
         ("lm_head.weight", "base_model.model.lm_head.weight", True),
     }
     assert (found.extra, found.problems) == (("score.weight",), ())
+
+
+def test_adapters_of_two_models(tmp_path):
+    one = adapter(tmp_path / "one", Q)
+    files.save_peft(tmp_path / "other", {"bert.encoder.layer.0.query": (16, 16)})
+    with pytest.raises(ValueError, match="Both must be adapters of one model"):
+        match_checkpoints(one, open_checkpoint(tmp_path / "other")).check()

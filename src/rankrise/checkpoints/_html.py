@@ -121,7 +121,8 @@ def _map(
         return None
     lines = list(dict.fromkeys(line(row) for row in rows))
     columns = sorted({row.layer for row in rows})
-    low, high = min(known), max(known)
+    high = max(known)
+    low = min(*known, high / 10) if logarithmic else 0.0  # equal values are one colour, not the noise between them
     left = 12 + 6 * max(len(text) for text in lines)
     cells = []
     for row in rows:

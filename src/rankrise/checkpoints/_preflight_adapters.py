@@ -75,6 +75,10 @@ def _between_adapters(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
             )
         else:
             pairs.append(Pair(name, None, None, delta.shape, delta=now, base_delta=then))
+    if base is not None and not aligned.base.keys() & aligned.tuned.keys():
+        problems.append(
+            f"Both must be adapters of one model: {show(base.path)} and {show(tuned.path)} change no weight in common."
+        )
     only_before = [name for name in aligned.base if name not in aligned.tuned]
     only_now = [name for name in aligned.tuned if name not in aligned.base] if base is not None else []
     return Preflight(

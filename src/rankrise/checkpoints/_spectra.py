@@ -16,7 +16,7 @@ from torch import Tensor
 from rankrise.checkpoints._blocks import Matrix
 from rankrise.linalg import rank_above_floor, storage_dtype
 
-_HELD_BYTES = 2**30  # a change up to this size is held; a larger one is read again in every pass
+_HELD_BYTES = 2**31  # a change up to this size is held; a larger one is read again in every pass
 _SPECTRUM_WORK = {"cpu": 2**25, "cuda": 2**28}  # elements of a matrix whose floor is found in full
 _NUM_VECTORS = 8
 _MOST_PASSES = 24
@@ -53,7 +53,8 @@ def first_pass(matrix: Matrix) -> Sums:
     """Read every row once: equality, finiteness, norms, rounding, and Δ itself where it is not too large to hold."""
     sums = Sums()
     m, n = matrix.shape
-    kept: list[Tensor] | None = [] if m * n * 4 <= _HELD_BYTES else None
+    held: Tensor | None = None
+    at = 0
     for block in matrix.blocks():
         sums.same_bits &= block.same_bits
         largest = [_largest(w) for w in (block.base, block.tuned)]
@@ -69,11 +70,19 @@ def first_pass(matrix: Matrix) -> Sums:
             sums.largest = max(sums.largest, top)
             sums.change += _square_sum(delta, top)
         _add_rounding(sums, matrix, (block.base, block.tuned))
-        if kept is not None:
-            kept.append(delta)
-    if kept is not None and all(sums.finite) and kept:
-        sums.held = kept[0] if len(kept) == 1 else torch.cat(kept)
+        if m * n * delta.itemsize <= _HELD_BYTES:
+            held = delta if len(delta) == m else _filled(held, at, delta, m)
+        at += len(delta)
+    sums.held = held if all(sums.finite) else None
     return sums
+
+
+def _filled(held: Tensor | None, at: int, delta: Tensor, rows: int) -> Tensor:
+    """`held` with these rows put in; made on the first, so that there is never a second copy."""
+    if held is None:
+        held = delta.new_empty(rows, delta.shape[1])
+    held[at : at + len(delta)] = delta
+    return held
 
 
 def delta_blocks(matrix: Matrix, sums: Sums) -> Callable[[], Iterator[Tensor]]:
@@ -187,8 +196,8 @@ def _add_rounding(sums: Sums, matrix: Matrix, pair: tuple[Tensor, Tensor]) -> No
         else:
             power = (weight.view(torch.int32) & 0x7F800000).view(torch.float32)
         square = power.square_()
-        sums.row_powers[i].append(square.sum(1, dtype=torch.float64))
-        sums.column_powers[i] = sums.column_powers[i] + square.sum(0, dtype=torch.float64)
+        sums.row_powers[i].append(square.sum(1).double())  # three digits are enough
+        sums.column_powers[i] = sums.column_powers[i] + square.sum(0).double()
 
 
 def _variance(dtype: torch.dtype) -> float:

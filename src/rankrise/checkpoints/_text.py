@@ -131,7 +131,8 @@ def _headline(diff: Diff, total: Total) -> str:
         return f"identical: none of {total.num_tensors} weights differs ({total.num_parameters:,} parameters)"
     size = f"‖Δ‖ = {number(total.norm)}"
     if total.relative is not None:
-        size += f", {total.relative:.3g} of ‖W0‖"
+        between = any(pair.base_delta is not None for pair in diff.preflights[-1].pairs)
+        size += f", {total.relative:.3g} of {'what the base adapter adds' if between else '‖W0‖'}"
     return f"{total.num_changed} of {total.num_tensors} weights changed ({total.num_parameters:,} parameters); {size}"
 
 
