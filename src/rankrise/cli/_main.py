@@ -57,11 +57,18 @@ def main() -> None:
     try:
         with plain_warnings():
             app()
-    except KeyboardInterrupt:
-        typer.echo("rankrise: stopped by the user.", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if _is_interruption(end):  # typer turns Ctrl-C into exit code 130 without a word
+            typer.echo("rankrise: stopped by the user.", err=True)
+        raise
     except Exception as error:
         if debug:
             raise
         show(error)
         sys.exit(1)
+
+
+def _is_interruption(end: BaseException) -> bool:
+    """Whether Ctrl-C is what an exit goes back to."""
+    cause = end.__cause__ or end.__context__
+    return isinstance(end, KeyboardInterrupt) or (cause is not None and _is_interruption(cause))
