@@ -43,7 +43,7 @@ lint: $(EVERYTHING) ## ruff, mypy --strict, import layers
 	$(BIN)/lint-imports
 
 test: lint ## lint and the default suite, under 10 minutes with the install
-	$(BIN)/pytest --durations=10
+	$(BIN)/pytest --numprocesses auto --dist worksteal --durations=10
 
 test-slow: $(EVERYTHING) ## large files, faults, long accuracy runs
 	$(BIN)/pytest -m slow --timeout=1200 --durations=10

@@ -1,13 +1,16 @@
 """Carrying a plan out: order, fates, and what a watcher is told."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
 from rankrise.experiments import _reproduce as module
-from rankrise.experiments import carry_out, estimate_seconds, plan_run
+from rankrise.experiments import carry_out, estimate_seconds, plan_run, run_experiment
 from rankrise.experiments._run import RunReport
 from rankrise.experiments._summary import RunSummary
+from rankrise.store import RunBusyError, load_run, verify_run
 
 
 class Watch:
@@ -75,7 +78,54 @@ def test_done_and_missing_are_not_tried(tmp_path, plans, monkeypatch):
 def test_only_whole_runs_teach_durations(tmp_path, plans, monkeypatch):
     fake(monkeypatch, {})
     before = estimate_seconds(plans, out=tmp_path, device="cpu")
+    monkeypatch.setattr(module, "look_again", lambda run: run)
     carry_out([replace(plans[0], state="unfinished")], out=tmp_path, device="cpu")
     assert estimate_seconds(plans, out=tmp_path, device="cpu") == before
     carry_out(plans, out=tmp_path, device="cpu")
     assert estimate_seconds(plans, out=tmp_path, device="cpu") < before
+
+
+def test_what_another_process_writes_is_left_for_the_end(tmp_path, plans, monkeypatch):
+    order = []
+
+    def execute(plan, *, device, progress):
+        order.append(plan.name)
+        if plan.name == "vit-cifar10" and len(order) == 1:
+            raise RunBusyError("another writes it")
+        return RunReport(plan.name, plan.hash, plan.folder, plan.spec, "finished", RunSummary(0, {}, {}))
+
+    monkeypatch.setattr(module, "execute_run", execute)
+    attempts = carry_out(plans, out=tmp_path, device="cpu")
+    assert order == ["vit-cifar10", "vit-cifar100", "gpt2-wikitext2", "vit-cifar10"]
+    assert [(attempt.run.name, attempt.fate) for attempt in attempts] == [(plan.name, "finished") for plan in plans]
+
+
+def test_a_run_that_stays_with_another_process_is_said_to_be_busy(tmp_path, plans, monkeypatch):
+    fake(monkeypatch, {"vit-cifar100": RunBusyError("another writes it")})
+    attempts = carry_out(plans, out=tmp_path, device="cpu")
+    assert [attempt.fate for attempt in attempts] == ["finished", "busy", "finished"]
+    assert attempts[1].message == "another writes it"
+
+
+def test_two_processes_share_a_plan(tmp_path):
+    """Both carry the same plan out at the same time: none fails, and every run is as one process makes it."""
+    code = (
+        "import sys, pathlib\n"
+        "from rankrise.experiments import carry_out, plan_run\n"
+        "out = pathlib.Path(sys.argv[1])\n"
+        "names = ('toy-stages', 'vit-cifar10')\n"
+        "plans = [plan_run(name, scale='smoke', out=out) for name in names]\n"
+        "print(*(attempt.fate for attempt in carry_out(plans, out=out, device='cpu')))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    fates = [worker.communicate(timeout=300)[0].split() for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    for pair in zip(*fates, strict=True):
+        assert "finished" in pair
+        assert set(pair) <= {"finished", "skipped", "busy"}
+    for name in ("toy-stages", "vit-cifar10"):
+        alone = run_experiment(name, scale="smoke", out=tmp_path / "alone", device="cpu").folder
+        shared = tmp_path / name / alone.name
+        verify_run(shared)
+        assert load_run(shared).equals(load_run(alone))

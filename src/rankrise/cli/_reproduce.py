@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def reproduce(
     scale: Annotated[
         Scale,
-        typer.Option(help="smoke: minutes on two cores; small: hours on a CPU; paper: an hour on a GPU."),
+        typer.Option(help="smoke: minutes on two cores; small: hours on a CPU; paper: an hour or two on a GPU."),
     ] = Scale.smoke,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data sets. [default: data]", envvar="RANKRISE_DATA")
@@ -39,8 +39,9 @@ def reproduce(
 ) -> None:
     """Run everything the paper's figures and claims need, draw the figures, judge the claims, write the report.
 
-    What is done is not done again, and what was cut off goes on: run the same command again after a stop. What has no
-    data is left out, and its claims are not tested. A claim that fails is a result, not a failure: see --strict.
+    What is done is not done again, and what was cut off goes on: run the same command again after a stop, or at the
+    same time in a second shell, to share the work. What has no data is left out, and its claims are not tested. A claim
+    that fails is a result, not a failure: see --strict.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise typer.BadParameter("Must be one process; use torchrun with `rankrise run`, then reproduce alone.")
@@ -53,17 +54,19 @@ def reproduce(
     watch = PlanWatch()
     _announce(plan, runs, device, watch)
     attempts = carry_out(plan.runs, out=runs, device=device, watch=watch)
-    if attempts and attempts[-1].fate == "stopped":
+    stopped = next((attempt for attempt in attempts if attempt.fate == "stopped"), None)
+    if stopped is not None:
         typer.echo("rankrise: stopped; run the same command again to go on.", err=True)
-        raise typer.Exit(128 + (attempts[-1].signal or signal.SIGTERM))
+        raise typer.Exit(128 + (stopped.signal or signal.SIGTERM))
     results = write_results(plan.finished(), out, absent=_absent(plan, attempts), note=watch.note)
     print_results(results, as_json=as_json, more={"scale": plan.scale, "runs": [_record(a.run, a) for a in attempts]})
     exit_if_strict(results, strict)
 
 
 def _absent(plan: "Reproduction", attempts: "list[Attempt]") -> dict[str, str]:
-    """Why experiments have no run: also those that failed just now."""
-    failed = {a.run.name: f"{a.run.name}/{a.run.hash} {a.fate}." for a in attempts if a.fate in ("failed", "diverged")}
+    """Why experiments have no run: also those that failed just now, or are being run."""
+    ends = ("failed", "diverged", "busy")
+    failed = {a.run.name: f"{a.run.name}/{a.run.hash} {a.fate}." for a in attempts if a.fate in ends}
     return {**failed, **plan.absences()}
 
 

@@ -86,6 +86,12 @@ def plan_run(
     return PlannedRun(name, spec, folder, state, problem, root)
 
 
+def look_again(run: PlannedRun) -> PlannedRun:
+    """The run as its folder is now: another process may have finished it."""
+    state, problem = _look(run.folder, run.spec)
+    return replace(run, state=state, problem=problem or run.problem)
+
+
 def _resolve(what: str | Spec | NamedSpec, scale: str) -> NamedSpec:
     if isinstance(what, str):
         return NamedSpec(what, find_experiment(what).spec(scale))

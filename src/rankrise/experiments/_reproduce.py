@@ -1,4 +1,8 @@
-"""Carry a plan out: one run after another, whatever becomes of each."""
+"""Carry a plan out: one run after another, whatever becomes of each.
+
+Several processes may carry the same plan out in one folder: each leaves out what another is writing, and looks again
+at the end.
+"""
 
 import time
 from collections.abc import Sequence
@@ -7,20 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rankrise.experiments._estimate import Estimator, read_durations, write_durations
-from rankrise.experiments._plan import PlannedRun
+from rankrise.experiments._plan import PlannedRun, look_again
 from rankrise.experiments._run import execute_run
+from rankrise.store import RunBusyError
 
 if TYPE_CHECKING:
     from rankrise.training import Progress, Report
 
-Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed"]
+Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "busy"]
 
 
 @dataclass(frozen=True)
 class Attempt:
     """What became of one run of a plan.
 
-    `missing` has no data, and was not tried; `failed` raised an error. `message` says why.
+    `missing` has no data, and was not tried; `failed` raised an error; `busy` is being run by another process.
+    `message` says why.
     """
 
     run: PlannedRun
@@ -62,25 +68,35 @@ def carry_out(
     """
     estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
     left = [run for run in runs if not run.problem and run.state != "done"]
-    total, attempts = len(left), []
+    total, ends = len(left), {}
     for run in runs:
-        if run.problem or run.state == "done":
-            attempt = Attempt(run, "missing" if run.problem else "skipped", run.problem)
-        else:
-            left.remove(run)
+        if run not in left:
+            ends[run.folder] = Attempt(run, "missing" if run.problem else "skipped", run.problem)
             if watch is not None:
-                after = estimator.total(other.spec for other in left)
-                watch.begin(run, total - len(left), total, estimator.seconds(run.spec), after)
+                watch.end(ends[run.folder], estimator.total(other.spec for other in left))
+    postponed: list[PlannedRun] = []
+    while left or postponed:
+        is_last_look = not left
+        run = look_again(left.pop(0) if left else postponed.pop(0))
+        after = estimator.total(other.spec for other in (*left, *postponed))
+        if run.state == "done":
+            attempt = Attempt(run, "skipped")
+        else:
+            if watch is not None:
+                watch.begin(run, total - len(left) - len(postponed), total, estimator.seconds(run.spec), after)
             attempt = _attempt(run, device, watch)
+            if attempt.fate == "busy" and not is_last_look:
+                postponed.append(run)
+                continue
             if attempt.fate == "finished" and run.state == "new":
                 estimator.learn(run.spec, attempt.seconds)
                 write_durations(out, estimator.measured)
-        attempts.append(attempt)
+        ends[run.folder] = attempt
         if watch is not None:
-            watch.end(attempt, estimator.total(other.spec for other in left))
+            watch.end(attempt, after)
         if attempt.fate == "stopped":
             break
-    return attempts
+    return [ends[run.folder] for run in runs if run.folder in ends]
 
 
 def estimate_seconds(runs: Sequence[PlannedRun], *, out: Path, device: str | None = None) -> float:
@@ -93,6 +109,8 @@ def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -
     begun = time.monotonic()
     try:
         report = execute_run(run, device=device, progress=progress)
+    except RunBusyError as error:
+        return Attempt(run, "busy", str(error))
     except Exception as error:
         return Attempt(run, "failed", " ".join(str(error).split()) or type(error).__name__, time.monotonic() - begun)
     finally:

@@ -18,6 +18,7 @@ from rankrise.store._load import load_initial as load_initial
 from rankrise.store._load import load_run as load_run
 from rankrise.store._load import load_spec as load_spec
 from rankrise.store._load import verify_run as verify_run
+from rankrise.store._lock import RunBusyError as RunBusyError
 from rankrise.store._run import Run as Run
 from rankrise.store._run import create_run as create_run
 from rankrise.store._run import resume_run as resume_run

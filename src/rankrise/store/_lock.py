@@ -5,6 +5,11 @@ import os
 import weakref
 from pathlib import Path
 
+
+class RunBusyError(ValueError):
+    """Another process is writing this run."""
+
+
 _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 
 
@@ -30,7 +35,7 @@ class RunLock:
                     )
             else:
                 self.release()
-                raise ValueError(
+                raise RunBusyError(
                     f"A run directory must have one writer; {folder} is being written by process {owner}. "
                     "Wait for it to end, or choose another folder."
                 )
