@@ -23,17 +23,22 @@ _DATA = {
     "synthetic_images": "synthetic images",
     "synthetic_text": "synthetic text",
     "teacher": "the teacher task",
+    "tiny-imagenet-20": "20 classes of Tiny-ImageNet",
+    "imagenet": "ImageNet",
+    "wikitext-2": "WikiText-2",
+    "wikitext-103": "WikiText-103",
 }
 _MODELS = {"vit": "ViT", "gpt": "GPT-2", "toy_head": "one attention head"}
 SHORT = {"kq": "key-query", "vo": "value-output"}
 
 
 def data_name(run: "RunData") -> str:
-    """What it learned from, as a reader calls it; a folder or text by its own name."""
+    """What it learned from, as a reader calls it; a folder or text of one's own by its path."""
     data = run.spec.get("data", {})
     name = str(data.get("name", "unknown data"))
-    path = data.get("path")
-    return str(path) if path and name in ("image_folder", "text") else _DATA.get(name, name)
+    if data.get("path") and name in ("image_folder", "text"):
+        name = str(data["path"])
+    return _DATA.get(name, name)
 
 
 def network_name(run: "RunData") -> str:

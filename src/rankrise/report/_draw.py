@@ -138,7 +138,7 @@ def _draw_panel(axes: "Axes", panel: Panel, found: dict[str, str], top: float) -
 
 
 def _draw_trace(axes: "Axes", trace: Trace, colour: str, num: int) -> None:
-    """Curves are thinner where there are many; what has no order lies on top."""
+    """Curves are thinner and bands paler where there are many; what has no order lies on top."""
     width = 1.7 if num <= 8 else 1.2
     layer = 3.0 if trace.level is None else 2.0 + trace.level
     if trace.style == "points":
@@ -151,7 +151,7 @@ def _draw_trace(axes: "Axes", trace: Trace, colour: str, num: int) -> None:
         )
         return
     if trace.low is not None and trace.high is not None:
-        axes.fill_between(trace.x, trace.low, trace.high, color=colour, alpha=0.14, lw=0, zorder=1.5)
+        axes.fill_between(trace.x, trace.low, trace.high, color=colour, alpha=min(0.14, 0.6 / num), lw=0, zorder=1.5)
     steps = "steps-post" if trace.style == "steps" else "default"
     dashes = _DASHES.get(trace.style, "-")
     if trace.style == "steps":  # the limit: it must be seen over what converges to it

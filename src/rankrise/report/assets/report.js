@@ -43,9 +43,9 @@
     hovertemplate: "%{x:.4g}, %{y:.4g}",
   });
 
-  const band = (trace) => ({
+  const band = (trace, num) => ({
     type: "scatter", x: [...trace.x, ...[...trace.x].reverse()], y: [...trace.high, ...[...trace.low].reverse()],
-    fill: "toself", fillcolor: faded(colourOf(trace), 0.15), line: { width: 0 }, mode: "lines", hoverinfo: "skip",
+    fill: "toself", fillcolor: faded(colourOf(trace), Math.min(0.15, 0.6 / num)), line: { width: 0 }, mode: "lines", hoverinfo: "skip",
   });
 
   const heat = (cells, top) => ({
@@ -64,7 +64,7 @@
       return [heat(panel.cells, Math.max(...tops))];
     }
     const shown = panel.traces.filter((trace) => isShown(figure, trace, position));
-    const bands = shown.filter((trace) => trace.low && trace.style !== "points").map(band);
+    const bands = shown.filter((trace) => trace.low && trace.style !== "points").map((trace) => band(trace, shown.length));
     return [...bands, ...shown.map(curve)];
   };
 
