@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.write_prediction import RESULT, with_tables
 from benchmarks.write_verdicts import verdict_lines
+from scipy import stats
 
 from rankrise.experiments import experiments, find_runs, read_spec
 from rankrise.experiments.claims import evaluate_claims
@@ -172,3 +174,21 @@ def test_pictures_are_those_of_the_tables(found, path, tmp_path):
 def test_every_picture_is_shown():
     pages = (ROOT / "README.md").read_text() + "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     assert [path.name for path in PICTURES if f"figures/{path.name}" not in pages] == []
+
+
+def test_prediction_on_the_page_is_that_of_the_committed_result():
+    """Differences computed again from the losses by a few plain lines."""
+    page = (ROOT / "docs" / "checkpoints.md").read_text()
+    assert page.count("<!-- end of prediction -->") == 1
+    if not RESULT.is_file():
+        assert "| paired difference |" not in page
+        return
+    record = json.loads(RESULT.read_text())
+    assert with_tables(page, record) == page, "run `python benchmarks/write_prediction.py`"
+    losses = {row["stage"]: np.array(row["test_losses"]) for row in record["methods"]}
+    for pair in record["differences"]:
+        each = losses["advised"] - losses[pair["second"]]
+        assert len(each) == pair["n"] >= 3
+        half = stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / np.sqrt(len(each))
+        expected = (each.mean(), each.mean() - half, each.mean() + half)
+        assert (pair["mean"], pair["low"], pair["high"]) == pytest.approx(expected)

@@ -58,9 +58,9 @@ def _record(experiment: "Experiment", data: Path | None, out: Path) -> dict[str,
 
 def _data_of(spec: "Spec") -> str:
     """The data set of a spec; theory runs make theirs."""
-    from rankrise.experiments import TrainingSpec
+    from rankrise.experiments import TheorySpec
 
-    return spec.data.name if isinstance(spec, TrainingSpec) else "teacher"
+    return "teacher" if isinstance(spec, TheorySpec) else spec.data.name
 
 
 def _count_done(folder: Path) -> int:

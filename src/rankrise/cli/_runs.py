@@ -63,7 +63,12 @@ def run_plans(plans: "Sequence[PlannedRun]", *, device: str | None, as_json: boo
 
 
 def describe(report: "RunReport") -> str:
-    """A few lines: scores, and the stable ranks of both circuits by layer."""
+    """A few lines: scores, and the stable ranks of both circuits by layer; of an experiment of its own, its tables."""
+    from rankrise.experiments import PredictionSpec, prediction_lines, read_prediction
+
+    if isinstance(report.spec, PredictionSpec):
+        lines = prediction_lines(read_prediction(report.folder))
+        return "\n".join([f"{report.name}/{report.hash}, seed {report.spec.seed}:", "", *lines])
     summary = report.summary
     scores = [text.format(summary.scalars[name]) for name, text in _SCORES.items() if name in summary.scalars]
     head = f"{report.name}/{report.hash}, seed {report.spec.seed}: " + ", ".join([f"step {summary.step}", *scores])

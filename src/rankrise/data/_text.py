@@ -70,6 +70,15 @@ def find_bpe(folder: Path, root: Path) -> Path:
     )
 
 
+def text_tokenizer(config: DataConfig, root: Path | str | None) -> Tokenizer:
+    """What a text is encoded with.
+
+    Raises:
+        FileNotFoundError: The text is not there, or its encoding.
+    """
+    return _find_tokenizer(config, find_files(config, root)[0], data_root(root))
+
+
 def _find_tokenizer(config: DataConfig, folder: Path, root: Path) -> Tokenizer:
     if config.tokenizer == "bytes":
         return ByteTokenizer()

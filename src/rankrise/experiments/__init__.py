@@ -12,6 +12,13 @@ from rankrise.experiments._kinds import missing_data as missing_data
 from rankrise.experiments._plan import PlannedRun as PlannedRun
 from rankrise.experiments._plan import plan_run as plan_run
 from rankrise.experiments._plan import vary as vary
+from rankrise.experiments._prediction import MethodResult as MethodResult
+from rankrise.experiments._prediction import PairedDifference as PairedDifference
+from rankrise.experiments._prediction import Prediction as Prediction
+from rankrise.experiments._prediction import paired_difference as paired_difference
+from rankrise.experiments._prediction import prediction_lines as prediction_lines
+from rankrise.experiments._prediction import read_prediction as read_prediction
+from rankrise.experiments._prediction_spec import PredictionSpec as PredictionSpec
 from rankrise.experiments._registry import experiments as experiments
 from rankrise.experiments._registry import find_experiment as find_experiment
 from rankrise.experiments._reproduce import Attempt as Attempt

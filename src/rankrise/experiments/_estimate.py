@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rankrise.experiments._prediction_spec import PredictionSpec
 from rankrise.experiments._spec import Spec, TrainingSpec, spec_hash
 from rankrise.experiments._theory_specs import DescentSpec, MatrixFlowSpec, RobustnessSpec, StagesSpec, TheorySpec
 from rankrise.models import GPTConfig, ToyHeadConfig, ViTConfig
@@ -67,6 +68,8 @@ def guess_seconds(spec: Spec, *, on_gpu: bool) -> float:
         samples = spec.data.num_train or spec.data.samples or _SAMPLES.get(spec.data.path or spec.data.name, 1000)
         steps = spec.training.epochs * max(1, samples // spec.training.batch_size)
         return start + steps * (per_step + _flops(spec) / rate)
+    if isinstance(spec, PredictionSpec):
+        return _prediction_seconds(spec, on_gpu=on_gpu)
     assert isinstance(spec, TheorySpec)
     size = spec.task.samples * spec.task.tokens * spec.task.dim
     if isinstance(spec, DescentSpec):
@@ -79,6 +82,19 @@ def guess_seconds(spec: Spec, *, on_gpu: bool) -> float:
     return flow / 4 if isinstance(spec, StagesSpec) else flow
 
 
+def _prediction_seconds(spec: PredictionSpec, *, on_gpu: bool) -> float:
+    rate, per_step, start = (_GPU[0], 0.01, _GPU[2]) if on_gpu else _CPU  # eager: a step is launches
+    whole = (1 + spec.num_seeds) * (spec.pretrain_steps + spec.tune_steps)
+    adapters = 3 * (len(spec.rates) + spec.num_seeds) * spec.adapter_steps
+    return start + (whole + adapters) * (per_step + _gpt_flops(spec.model, spec.batch_size) / rate)
+
+
+def _gpt_flops(model: GPTConfig, batch_size: int) -> float:
+    """Of a step: 6 for each weight and token."""
+    layer = model.width * (4 * model.num_heads * model.head_dim + 2 * model.mlp_width)
+    return 6.0 * (model.num_layers * layer + model.vocab_size * model.width) * model.context * batch_size
+
+
 def _flops(spec: TrainingSpec) -> float:
     """Of a step: 6 for each weight and token."""
     model = spec.model
@@ -87,7 +103,7 @@ def _flops(spec: TrainingSpec) -> float:
     layer = model.width * (4 * model.num_heads * model.head_dim + 2 * model.mlp_width)
     weights = model.num_layers * layer
     if isinstance(model, GPTConfig):
-        return 6.0 * (weights + model.vocab_size * model.width) * model.context * spec.training.batch_size
+        return _gpt_flops(model, spec.training.batch_size)
     assert isinstance(model, ViTConfig)
     tokens = 1 + (model.image_size // model.patch_size) ** 2
     return 6.0 * weights * tokens * spec.training.batch_size

@@ -71,6 +71,7 @@ def read_spec(path: str | os.PathLike[str]) -> NamedSpec:
         if isinstance(record, dict) and record.get("kind") in (
             "tracker",
             "theory",
+            "prediction",
         ):  # of a run: what was asked for is inside
             record = record.get("config")
         if isinstance(record, dict) and "experiment" in record:

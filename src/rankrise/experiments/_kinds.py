@@ -3,10 +3,12 @@
 import time
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rankrise.data import find_dataset, load_dataset
+from rankrise.experiments._prediction_spec import NO_PEFT, PredictionSpec
 from rankrise.experiments._spec import Spec, TrainingSpec, to_json
 from rankrise.experiments._theory_runs import initial_weights, record
 from rankrise.experiments._theory_specs import TheorySpec
@@ -14,6 +16,7 @@ from rankrise.models import GPTConfig, ModelConfig, ToyHeadConfig, build_model
 from rankrise.store import create_run, has_run, resume_run
 from rankrise.theory import Status
 from rankrise.training import Report, train
+from rankrise.training._processes import choose_device
 
 if TYPE_CHECKING:
     from rankrise.data import Dataset
@@ -85,6 +88,35 @@ def _(
         progress=progress,
     )
     return Outcome(result.status, result.message, result.signal)
+
+
+@missing_data.register(PredictionSpec)
+def _(spec: PredictionSpec, root: Path | None) -> str:
+    if find_spec("peft") is None:
+        return NO_PEFT
+    try:
+        find_dataset(spec.data, root=root)
+    except FileNotFoundError as error:
+        return str(error)
+    return ""
+
+
+@execute.register(PredictionSpec)
+def _(
+    spec: PredictionSpec,
+    folder: Path,
+    *,
+    name: str,
+    root: Path | None,
+    device: str | None,
+    progress: "Progress | None",
+) -> Outcome:
+    """What was cut off goes on after its last whole stage."""
+    from rankrise.experiments._prediction_run import run_prediction
+
+    config = {"experiment": name, "spec": to_json(spec)}
+    run_prediction(spec, folder, config=config, root=root, device=choose_device(device), progress=progress)
+    return Outcome("finished")
 
 
 @missing_data.register(TheorySpec)

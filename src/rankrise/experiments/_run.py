@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rankrise.experiments._folders import NamedSpec
 from rankrise.experiments._kinds import execute
 from rankrise.experiments._plan import PlannedRun, plan_run
+from rankrise.experiments._prediction import read_prediction
+from rankrise.experiments._prediction_spec import PredictionSpec
 from rankrise.experiments._spec import Spec, to_json
 from rankrise.experiments._summary import RunSummary, summarise_run
 
@@ -33,7 +35,10 @@ class RunReport:
     def to_json(self) -> dict[str, Any]:
         """JSON values; the spec in full."""
         place = {"name": self.name, "hash": self.hash, "folder": str(self.folder), "status": self.status}
-        return {**place, **self.summary.to_json(), "spec": to_json(self.spec)}
+        found = {**place, **self.summary.to_json(), "spec": to_json(self.spec)}
+        if isinstance(self.spec, PredictionSpec):
+            found["prediction"] = read_prediction(self.folder).to_json()
+        return found
 
 
 def execute_run(plan: PlannedRun, *, device: str | None = None, progress: "Progress | None" = None) -> RunReport:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from rankrise.data import DataConfig
 from rankrise.experiments._codec import choices, decode, encode
+from rankrise.experiments._prediction_spec import PredictionSpec
 from rankrise.experiments._theory_specs import (
     DescentSpec,
     FlowSpec,
@@ -67,10 +68,11 @@ class TrainingSpec:
                 )
 
 
-Spec: TypeAlias = TrainingSpec | TheorySpec
+Spec: TypeAlias = TrainingSpec | PredictionSpec | TheorySpec
 
 _KINDS: dict[str, type[Spec]] = {  # another kind of spec joins here, and in `_kinds`
     "training": TrainingSpec,
+    "prediction": PredictionSpec,
     "flow": FlowSpec,
     "stages": StagesSpec,
     "matrix_flow": MatrixFlowSpec,
