@@ -170,6 +170,8 @@ class _Stages:
         spec, begun = self.spec, time.monotonic()
         if self._find(repetition, method, rate):
             return
+        if repetition == 0 and rate not in spec.rates:
+            self._clock.add(spec.adapter_steps)
         network = network_from(spec.model, self._weights(repetition))
         settings = adapter_config(method, network, rank=spec.rank, advice=advice, num_steps=spec.adapter_steps)
         costs = direction_costs(network)
@@ -247,7 +249,12 @@ class _Clock:
         self._progress, self._num_steps = progress, num_steps
         self._step, self._begun, self._last = 0, time.monotonic(), 0.0
 
+    def add(self, num_steps: int) -> None:
+        """More than was thought."""
+        self._num_steps += num_steps
+
     def tick(self) -> None:
+        """A step is done."""
         self._step += 1
         now = time.monotonic()
         if self._progress is None or now - self._last < 0.25:

@@ -14,6 +14,7 @@ PAPER = PredictionSpec(
     pretrain_steps=800,
     tune_steps=300,
     adapter_steps=300,
+    rates=(2e-3, 4e-3, 8e-3, 1.6e-2),
     precision="bf16",
 )
 SMALL = replace(
@@ -26,6 +27,7 @@ SMALL = replace(
     tune_steps=200,
     adapter_steps=200,
     rank=4,
+    rates=(4e-3, 8e-3, 1.6e-2, 3.2e-2),
     blocks=(4_000, 200, 400),
     precision="fp32",
 )
