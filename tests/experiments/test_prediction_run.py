@@ -27,6 +27,7 @@ from rankrise.experiments import (
     to_json,
 )
 from rankrise.experiments._prediction_table import read_stages
+from rankrise.figures import build_figures
 from rankrise.store import has_run, load_run, load_spec
 
 pytest.importorskip("peft")
@@ -134,6 +135,10 @@ def test_the_command_line_shows_the_tables(report):
     text = describe(report)
     assert text.startswith(f"lora-prediction/{report.hash}, seed 0:")
     assert "| advised − AdaLoRA |" in text
+
+
+def test_figures_do_not_take_it_for_a_tracked_network(report):
+    assert build_figures({"lora-prediction": [report.folder]}).figures == ()
 
 
 def test_another_library_is_refused(tmp_path, monkeypatch):

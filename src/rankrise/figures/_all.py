@@ -43,7 +43,7 @@ def build_figures(runs: Runs) -> Gallery:
 
 
 def _wanted(runs: Runs) -> list[tuple[str, str]]:
-    networks = [name for name, folders in runs.items() if folders and "model" in read_run(folders[0]).spec]
+    networks = [name for name, folders in runs.items() if folders and "training" in read_run(folders[0]).spec]
     families = list(dict.fromkeys(name.partition("-scale-")[0] for name in networks if "-scale-" in name))
     plain = [name for name in networks if not _is_member(name, networks)]
     toys = [(figure_id, "") for figure_id in figure_ids() if not takes_experiment(figure_id)]
