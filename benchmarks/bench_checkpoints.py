@@ -161,8 +161,7 @@ def above_best(adapter: Path, base: Path, tuned: Path) -> dict[str, float]:
             at_rest += error**2
             continue
         optimum = float(torch.linalg.svdvals(delta)[a.shape[0] :].norm())
-        floor = 1e-5 * float(delta.norm())  # below this both are rounding
-        ratios.append(max(error, floor) / max(optimum, floor))
+        ratios.append(error / optimum)
         mine, best = mine + error**2, best + optimum**2
     return {"worst_module": max(ratios), "all_modules": math.sqrt(mine / best) if best else 1.0, "modules": len(ratios)}
 

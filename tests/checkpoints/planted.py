@@ -2,6 +2,8 @@
 
 import torch
 
+from rankrise.checkpoints._verify import _inputs, _outputs
+
 
 def models():
     """Name to a function that builds a tiny model with random weights."""
@@ -92,3 +94,27 @@ def planted_pair(folder, name, *, rank=4, size=0.05, dtype=torch.float32, skip=(
     model.save_pretrained(folder / "base")
     tuned.save_pretrained(folder / "tuned")
     return folder / "base", folder / "tuned", model, tuned, names
+
+
+def model_inputs(model):
+    """The same random tokens or images in every call."""
+    return _inputs(model, None)[0]
+
+
+def adapter_logits(model, folder):
+    """Of `model` with the adapter in `folder`, as PEFT itself loads it."""
+    import peft
+
+    return _outputs(peft.PeftModel.from_pretrained(model, str(folder)).eval(), model_inputs(model))
+
+
+def brute_circuit(base, tuned, layer, head, circuit):
+    """Change and base of one head's circuit in a model of `files`, formed whole in float64."""
+    q, k, v, o = (f"model.layers.{layer}.self_attn.{r}_proj.weight" for r in "qkvo")
+
+    def product(state):
+        s = {n: state[n].double() for n in (q, k, v, o)}
+        h, g = slice(4 * head, 4 * head + 4), slice(4 * (head // 2), 4 * (head // 2) + 4)
+        return s[k][g].T @ s[q][h] if circuit == "kq" else s[v][g].T @ s[o][:, h].T
+
+    return product(tuned) - product(base), product(base)

@@ -1,8 +1,7 @@
-"""Ranks by each rule; advice on a pair that was really fine-tuned, and from a tracked run, against dense SVDs."""
+"""Ranks by each rule; advice from a tracked run against that from its checkpoints."""
 
 import itertools
 import json
-import math
 
 import pytest
 import torch
@@ -82,28 +81,6 @@ def fine_tuned(tmp_path_factory):
             tracker.step(step)
     model.save_pretrained(folder / "tuned")
     return folder
-
-
-@pytest.mark.parametrize("rule", [{"energy": 0.9}, {"rank": 6}, {"error": 0.3}, {"budget": 9000}])
-def test_every_modules_advice_lies_on_its_exact_error_curve(fine_tuned, rule):
-    from safetensors.torch import load_file
-
-    base, tuned = (load_file(fine_tuned / side / "model.safetensors") for side in ("base", "tuned"))
-    done = extract_lora(fine_tuned / "base", fine_tuned / "tuned", **rule)
-    left = total = 0.0
-    for module in done.advice.modules:
-        sigma = torch.linalg.svdvals((tuned[f"{module.name}.weight"] - base[f"{module.name}.weight"]).double())
-        curve = [float(sigma[r:].norm() / sigma.norm()) for r in range(len(sigma) + 1)]
-        assert curve[module.rank] - 1e-6 <= module.error <= 1.01 * curve[module.rank] + 1e-6
-        if "energy" in rule:
-            best = next(r for r, e in enumerate(curve) if e**2 <= 0.1)
-            assert best <= module.rank <= best + 1
-        left, total = left + (module.error * float(sigma.norm())) ** 2, total + float(sigma.norm()) ** 2
-    assert done.advice.error == pytest.approx(math.sqrt(left / total), rel=1e-6)
-    if "error" in rule:
-        assert 0.27 < done.advice.error <= 0.3
-    if "budget" in rule:
-        assert 9000 - 480 < done.advice.parameters <= 9000
 
 
 def test_advice_from_the_first_steps_of_a_run(fine_tuned):

@@ -22,6 +22,8 @@ SPECTRA = {
     "flat": lambda k: [1.0 + 1e-3 * i for i in range(k)][::-1],
     "planted": lambda k: [1.0] * 6 + [0.0] * (k - 6),
     "planted in noise": lambda k: [1.0] * 6 + [0.1 - 0.05 * i / k for i in range(k - 6)],
+    "planted in rounding": lambda k: [1.0] * 6 + [1e-4 - 5e-5 * i / k for i in range(k - 6)],
+    "three scales": lambda k: [1.0] * 4 + [1e-3 / i for i in range(1, 5)] + [1e-5] * (k - 8),
 }
 
 
@@ -33,18 +35,34 @@ def test_error_is_exact_for_the_factors_and_within_a_percent_of_the_best(spectru
     sigma = torch.linalg.svdvals(delta.double())
     for options in ({"max_rank": 12}, {"energy": 0.9}, {"max_rank": 12, "exact": True}):
         found = decompose_delta(delta, **options)
-        for rank in {1, 5, found.max_rank}:
-            b, a = found.factors(min(rank, found.max_rank))
+        for rank in {1, min(5, found.max_rank), found.max_rank}:
+            b, a = found.factors(rank)
             true = float((delta.double() - b.double() @ a.double()).norm() / sigma.norm())
             best = float(sigma[rank:].norm() / sigma.norm())
             assert found.error(rank) == pytest.approx(true, rel=1e-4, abs=3e-6)
-            assert true <= 1.01 * best + 1e-5
+            assert true <= 1.01 * best + 1e-6
     assert found.is_exact
     torch.testing.assert_close(found.sigma, sigma[: found.max_rank], rtol=1e-5, atol=1e-6)
 
 
-def test_blocks_of_rows_are_the_matrix():
-    delta = matrix(250, 100, SPECTRA["slow"](100)).float()
+def test_directions_of_rounding_are_left_out():
+    """A change of 0.3% in float32: what is below its sixteen directions is what storing the sum has rounded."""
+    generator = torch.Generator().manual_seed(0)
+    weight, left, right = (torch.randn(*s, generator=generator) for s in ((256, 768), (256, 16), (16, 768)))
+    change = left @ right
+    delta = (weight + change * (0.003 * weight.norm() / change.norm())) - weight
+    noise = torch.finfo(torch.float32).eps * float(weight.norm()) * (256**-0.5 + 768**-0.5) / 12**0.5
+    sigma = torch.linalg.svdvals(delta.double())
+    for exact in (False, True):
+        found = decompose_delta(delta, max_rank=32, exact=exact, noise=noise)
+        b, a = found.factors(32)
+        assert found.max_rank == 16
+        assert (delta.double() - b.double() @ a.double()).norm() <= 1.005 * sigma[16:].norm()
+
+
+@pytest.mark.parametrize("spectrum", ["slow", "three scales"])
+def test_blocks_of_rows_are_the_matrix(spectrum):
+    delta = matrix(250, 100, SPECTRA[spectrum](100)).float()
     for options in ({"max_rank": 5}, {"energy": 0.95}, {"exact": True}):
         whole, parts = decompose_delta(delta, **options), decompose_delta(lambda: delta.split(33), **options)
         torch.testing.assert_close(parts.sigma, whole.sigma, rtol=1e-5, atol=1e-7)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.checkpoints import files
+from tests.checkpoints.planted import brute_circuit
 
 import rankrise as rr
 from rankrise.checkpoints import CheckpointWarning, diff, diff_text, open_checkpoint, plan_diff
@@ -117,32 +118,6 @@ def test_prefixes_do_not_make_raw_weights_the_change(tmp_path):
         assert row.stable_rank is None or row.stable_rank == pytest.approx(
             1 if row.status == "changed" else 0, abs=1e-3
         )
-
-
-def brute_circuit(base, tuned, layer, head, circuit):
-    q, k, v, o = (f"model.layers.{layer}.self_attn.{r}_proj.weight" for r in "qkvo")
-
-    def product(state):
-        s = {n: state[n].double() for n in (q, k, v, o)}
-        h, g = slice(4 * head, 4 * head + 4), slice(4 * (head // 2), 4 * (head // 2) + 4)
-        return s[k][g].T @ s[q][h] if circuit == "kq" else s[v][g].T @ s[o][:, h].T
-
-    return product(tuned) - product(base), product(base)
-
-
-def test_heads_with_grouped_attention_against_brute_force(tmp_path):
-    base = files.weights()
-    tuned = files.tuned(base, size=0.2)
-    found = diff(*pair(tmp_path, base, tuned))
-    rows = found.circuits()
-    assert len(rows) == 2 * 4 * 2
-    for row in rows:
-        delta, product = brute_circuit(base, tuned, row.layer, row.head, row.circuit)
-        sigma = torch.linalg.svdvals(delta)
-        assert row.norm == pytest.approx(float(delta.norm()), rel=1e-5)
-        assert row.relative == pytest.approx(float(delta.norm() / product.norm()), rel=1e-5)
-        assert row.stable_rank == pytest.approx(float(sigma.square().sum() / sigma[0] ** 2), rel=1e-4)
-        assert len(row.spectrum) == 8
 
 
 def test_heads_that_cannot_be_told_are_left_out_with_a_reason(tmp_path):

@@ -6,10 +6,10 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.checkpoints.planted import build, plant, planted_pair
+from tests.checkpoints.planted import adapter_logits, build, model_inputs, plant, planted_pair
 
-from rankrise.checkpoints import extract_lora, open_checkpoint, resize_lora
-from rankrise.checkpoints._verify import _inputs, _outputs
+from rankrise.checkpoints import diff, extract_lora, open_checkpoint, resize_lora
+from rankrise.checkpoints._verify import _outputs
 
 NAMES = ("llama", "gpt2", "vit", "bert")
 pytestmark = pytest.mark.filterwarnings("ignore:.*fan_in_fan_out:UserWarning")
@@ -21,11 +21,6 @@ def pair(request, tmp_path_factory):
     return (request.param, *planted_pair(folder, request.param))
 
 
-def adapter_logits(model, folder):
-    inputs = _inputs(model, None)[0]
-    return _outputs(peft.PeftModel.from_pretrained(model, str(folder)).eval(), inputs)
-
-
 def test_round_trip_through_peft_equals_the_truncation(pair, tmp_path):
     name, base, tuned, _, _, planted = pair
     done = extract_lora(base, tuned, out=tmp_path / "a", energy=0.6)  # a real truncation
@@ -34,7 +29,7 @@ def test_round_trip_through_peft_equals_the_truncation(pair, tmp_path):
     assert 0.3 < done.error < 0.7
     truncated = build(name)
     tensors = load_file(tmp_path / "a" / "adapter_model.safetensors")
-    inputs = _inputs(truncated, None)[0]
+    inputs = model_inputs(truncated)
     with torch.no_grad():
         for module in done.advice.ranks:
             a, b = (tensors[f"base_model.model.{module}.lora_{letter}.weight"] for letter in "AB")
@@ -55,7 +50,7 @@ def test_whole_change_gives_the_tuned_logits(pair, tmp_path):
     assert done.total_error < 1e-4
     assert done.logits.max_difference < 1e-4
     assert done.logits.relative_error < 1e-3
-    inputs = _inputs(after, None)[0]
+    inputs = model_inputs(after)
     assert (adapter_logits(build(name), tmp_path / "a") - _outputs(after, inputs)).abs().max() < 1e-4
 
 
@@ -252,3 +247,24 @@ def test_given_tokens_and_the_ones_out_of_range(pair, tmp_path):
     assert done.logits.inputs == "3 given tokens"
     with pytest.raises(ValueError, match="must be ids from 0 to 63"):
         extract_lora(base, tuned, out=tmp_path / "b", rank=4, verify=True, tokens=[64])
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_an_adapter_of_linear_and_conv1d_modules_is_read_as_peft_reads_it(tmp_path, flag):
+    """One flag in the config is wrong for some modules whatever it says; merged by PEFT, it is the truth."""
+    base, tuned, model, *_ = planted_pair(tmp_path, "gpt2_classifier")
+    done = extract_lora(base, tuned, out=tmp_path / "a", rank=4)
+    assert {m.shape for m in done.advice.modules} >= {(40, 96), (96, 96), (288, 96)}  # Linear, square, Conv1D
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps(config | {"fan_in_fan_out": flag}))
+    merged = peft.PeftModel.from_pretrained(build("gpt2_classifier"), str(tmp_path / "a")).merge_and_unload()
+    found = {row.name: row for row in diff(base, tmp_path / "a").weights()}
+    for module in done.advice.ranks:
+        name = f"{module}.weight"
+        change = merged.get_parameter(name).detach().double() - model.get_parameter(name).detach().double()
+        assert found[name].shape == tuple(change.shape)
+        assert found[name].norm == pytest.approx(float(change.norm()), rel=1e-3)
+    rows = diff(base, tmp_path / "a").circuits()
+    whole = diff(base, tuned).circuits()
+    for row, other in zip(rows, whole, strict=True):  # the heads see which way round the square output matrix is
+        assert row.norm == pytest.approx(other.norm, rel=1e-3)

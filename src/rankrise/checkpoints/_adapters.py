@@ -7,7 +7,7 @@ transposes. Anything beside plain LoRA is refused by name, as `scale · B A` wou
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,6 +42,15 @@ class LowRankDelta:
     rank: int
     kept: str = "peft"  # "peft": A (rank, in), B (out, rank); "mlx": their transposes
     transposed: bool = False  # the weight is stored (in, out): Conv1D and embeddings
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether PEFT made it for a Linear or a Conv1D, whose weights are stored either way round."""
+        return self.kept == "peft" and "lora_embedding_" not in self.a
+
+    def turned(self) -> "LowRankDelta":
+        """The same for a weight that is stored the other way round."""
+        return replace(self, shape=self.shape[::-1], transposed=not self.transposed)
 
     def factors(self, read: Read) -> tuple[Tensor, Tensor]:
         """`left` (m, rank) and `right` (n, rank) in float64 with `left rightᵀ` the change as the weight is stored.

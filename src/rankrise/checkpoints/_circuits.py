@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 from rankrise.checkpoints._checkpoint import Checkpoint
-from rankrise.checkpoints._measure import spectral_fields
+from rankrise.checkpoints._circuit_floor import circuit_floor
+from rankrise.checkpoints._measure import ZERO, spectral_fields
 from rankrise.checkpoints._preflight import Pair
 from rankrise.checkpoints._rows import Row
-from rankrise.heads import CIRCUITS, AttentionLayer, HeadMap, Layout, resolve
-from rankrise.linalg import delta_spectrum
+from rankrise.heads import CIRCUITS, AttentionLayer, HeadMap, Layout, WeightView, resolve
+from rankrise.linalg import delta_spectrum, rounding_variance, storage_dtype
+
+Get = Callable[[str], Tensor]
 
 
 def find_heads(base: Checkpoint, pairs: Mapping[str, Pair], *, heads: Layout | None, num_heads: int | None) -> HeadMap:
@@ -62,7 +65,7 @@ def measure_layer(
             shape=(), dtype="", status="changed",
         )  # fmt: skip
         if names <= unchanged:
-            yield from (replace(blank, head=head, status="identical", norm=0.0) for head in range(layer.num_heads))
+            yield from (replace(blank, head=head, status="identical", **ZERO) for head in range(layer.num_heads))
             continue
         factors = (*layer.factors(circuit, before), *layer.factors(circuit, after))
         dtype = torch.float64 if any(f.dtype == torch.float64 for f in factors) else torch.float32
@@ -70,6 +73,11 @@ def measure_layer(
         blank = replace(blank, shape=(left.shape[1], right.shape[1]))
         finite = torch.stack([t.isfinite().all(-1).all(-1) for t in (left, right, left0, right0)]).all(0)
         norms = _norms(left0, right0)
+        floors = None
+        if all(_has_grid(tuned, pairs[name]) for name in names):
+            stored = [(base, "base_name", before), (tuned, "tuned_name", after)]
+            variances = [_variance(layer.roles[role], pairs, stored) for role in roles]
+            floors = circuit_floor(left, right, left0, right0, variances=variances, heads=finite)
         for head in range(layer.num_heads):
             row = replace(blank, head=head)
             if not finite[head]:
@@ -79,9 +87,29 @@ def measure_layer(
             norm = float(sigma.square().sum().sqrt())
             row = replace(row, norm=norm, base_norm=float(norms[head]), dtype=str(left.dtype).removeprefix("torch."))
             if norm == 0:
-                yield replace(row, status="unchanged")
+                yield replace(row, status="unchanged", **ZERO)
                 continue
-            yield replace(row, **spectral_fields(sigma, (left.shape[1], right.shape[1]), 2 * left.shape[2]))
+            row = replace(row, **spectral_fields(sigma, (left.shape[1], right.shape[1]), 2 * left.shape[2]))
+            yield row if floors is None else replace(row, **_floor_fields(sigma, float(floors[head])))
+
+
+def _has_grid(tuned: Checkpoint, pair: Pair) -> bool:
+    """Whether the tuned weight was rounded to a format that is known: not scaled, nor base + adapter."""
+    return pair.tuned_name is not None and pair.tuned_name not in tuned.scales
+
+
+def _variance(view: WeightView, pairs: Mapping[str, Pair], stored: list[tuple[Checkpoint, str, Get]]) -> Tensor:
+    """Of the rounding in the change of one role, (heads, d, r)."""
+    variances = []
+    for checkpoint, side, read in stored:
+        weight = read(view.parameter)
+        dtype = checkpoint.tensors[getattr(pairs[view.parameter], side)].dtype
+        variances.append(rounding_variance(weight, storage_dtype(weight) if dtype.itemsize > 2 else dtype))
+    return view(variances[0] + variances[1])
+
+
+def _floor_fields(sigma: Tensor, floor: float) -> dict[str, Any]:
+    return {"rank_above_floor": int((sigma > floor).sum()), "rank_lower": int((sigma > 1.1 * floor).sum())}
 
 
 def _base(base: Checkpoint, pair: Pair) -> Tensor:
@@ -99,7 +127,7 @@ def _tuned(base: Checkpoint, tuned: Checkpoint, pair: Pair) -> Tensor:
     return weight.double() + (left @ right.mT).reshape(weight.shape)
 
 
-def _reader(read: dict[str, Tensor], get: Callable[[str], Tensor], side: str, device: str) -> Callable[[str], Tensor]:
+def _reader(read: dict[str, Tensor], get: Get, side: str, device: str) -> Get:
     """`get` in float32 or float64, each weight read once for both circuits (fused weights serve all four roles)."""
 
     def reading(name: str) -> Tensor:

@@ -26,6 +26,7 @@ _SETTLED = 5e-3  # relative fall of error² between two iterations at which they
 _ITERATIONS = 12
 _CHUNK = 2**20  # entries worked on at a time: they stay in cache for both products
 _DROP = {torch.float32: 1e-6, torch.float64: 1e-12}  # of σ₁: what is left of rounding
+_RESOLVED = {torch.float32: 1e-3, torch.float64: 1e-7}  # of σ₁: ΔᵀΔ V keeps directions down to √eps and blurs the rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,18 +75,25 @@ class Decomposition:
 
 
 def decompose_delta(
-    delta: Tensor | Blocks, *, max_rank: int | None = None, energy: float | None = None, exact: bool = False
+    delta: Tensor | Blocks,
+    *,
+    max_rank: int | None = None,
+    energy: float | None = None,
+    exact: bool = False,
+    noise: float = 0.0,
 ) -> Decomposition:
     """Decompose a change once, for every rank up to the one that is needed.
 
     Cost: O(m n k) for k directions, against O(m n min(m, n)) with a large factor for a dense SVD. Each iteration reads
-    Δ once; they end when error² falls by less than half a percent.
+    Δ once; they end when error² falls by less than half a percent. Directions below √eps σ₁ are sought once more in
+    what the larger ones leave, where rounding does not hide them.
 
     Args:
         delta: (m, n), or a function that returns its blocks of rows, called once for each pass.
         max_rank: Directions wanted at most.
         energy: Share of `‖Δ‖_F²` at which fewer are enough. With neither, everything is found exactly.
         exact: Eigenvectors of the smaller Gram matrix in float64: right to 1e-8 σ₁, and at any rank.
+        noise: Singular value up to which directions are rounding and left out.
 
     Returns:
         At least as many directions as reach `energy`, or `max_rank`; none for Δ = 0.
@@ -110,8 +118,8 @@ def decompose_delta(
     small = min(rows.shape)
     limit = min(small, max_rank or small)
     if exact or (max_rank is None and energy in (None, 1.0)) or _is_many(min(limit, _START), small):
-        return _exact(rows, limit, energy)
-    return _randomised(rows, limit, energy)
+        return _exact(rows, limit, energy, noise)
+    return _randomised(rows, limit, energy, noise)
 
 
 class _Rows:
@@ -178,6 +186,18 @@ class _Rows:
         whole = torch.cat([block.to(torch.float64) for block in self._blocks()])
         return whole @ whole.mT / self.squared_norm
 
+    def without(self, found: Decomposition) -> Tensor | Blocks:
+        """`Δ − U S Vᵀ`, in one piece where Δ is."""
+        scaled = found.sigma.to(found.right.dtype)[:, None] * found.right
+
+        def blocks() -> Iterator[Tensor]:
+            begin = 0
+            for chunk in self.chunks():
+                yield torch.addmm(chunk, found.left[begin : begin + len(chunk)], scaled, alpha=-1)
+                begin += len(chunk)
+
+        return blocks if self.is_streamed else torch.cat(list(blocks()))
+
     def squared_rest(self, left: Tensor, sigma: Tensor, right: Tensor) -> float:
         """`‖Δ − left diag(sigma) right‖_F² / ‖Δ‖_F²`, from the difference itself: no cancellation of large sums."""
         scaled, begin, total = sigma.to(right.dtype)[:, None] * right, 0, 0.0
@@ -194,7 +214,7 @@ def _chunks(block: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
         yield block[begin : begin + size].to(dtype)
 
 
-def _randomised(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
+def _randomised(rows: _Rows, limit: int, energy: float | None, noise: float) -> Decomposition:
     small = min(rows.shape)
     wanted = _START - _SPARE if energy is not None else limit
     k = min(wanted + _SPARE, small)
@@ -210,7 +230,7 @@ def _randomised(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
             w = rows.adjoint_times(y) if ready is None else ready
             k = min(2 * k, limit + _SPARE, small)
             if _is_many(k, small):
-                return _exact(rows, limit, energy)
+                return _exact(rows, limit, energy, noise)
             fresh = _gaussian(rows.shape[1], k).to(rows.device, rows.dtype)[:, w.shape[1] :]
             v, before = _orthonormal(torch.cat([_orthonormal(w), fresh - v @ (v.mT @ fresh)], dim=1)), 1.0
             continue
@@ -221,10 +241,32 @@ def _randomised(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
     q, r = torch.linalg.qr(y)
     u, s, vh = thin_svd(r.double())
     u, right = q @ u.to(rows.dtype), vh.to(rows.dtype) @ v.mT
-    return _decomposition(rows, u, s, right, min(limit, k - _SPARE), is_exact=False)
+    found = _decomposition(rows, u, s, right, min(limit, k - _SPARE), noise, is_exact=False)
+    resolved = int((found.sigma > _RESOLVED[rows.dtype] * found.sigma[0]).sum())
+    if resolved == found.max_rank:
+        return found
+    noise = max(noise, _DROP[rows.dtype] * float(found.sigma[0]))
+    return _refined(rows, found.truncated(resolved), limit, energy, noise)
 
 
-def _exact(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
+def _refined(rows: _Rows, first: Decomposition, limit: int, energy: float | None, noise: float) -> Decomposition:
+    """`first` with the directions of what it leaves, `Δ − U S Vᵀ`: in ΔᵀΔ V they are smaller than the rounding."""
+    share = None if energy is None else 1 - (1 - energy) * first.squared_norm / first.squared_rest
+    if share is not None and share <= 0:
+        return first
+    second = decompose_delta(rows.without(first), max_rank=limit - first.max_rank, energy=share, noise=noise)
+    return Decomposition(
+        rows.shape,
+        torch.cat([first.left, second.left], dim=1),
+        torch.cat([first.sigma, second.sigma]),
+        torch.cat([first.right, second.right]),
+        first.squared_norm,
+        second.squared_rest,
+        is_exact=False,
+    )
+
+
+def _exact(rows: _Rows, limit: int, energy: float | None, noise: float) -> Decomposition:
     values, vectors = symmetric_eigen(rows.gram())
     squares, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
     rank = min(limit, _needed(squares, energy, limit), max(1, int((squares > 1e-15 * squares[0]).sum())))
@@ -242,12 +284,14 @@ def _exact(rows: _Rows, limit: int, energy: float | None) -> Decomposition:
         y /= rows.norm
         s = torch.linalg.vector_norm(y, dim=1)
         left, right = vectors, y / s[:, None]
-    return _decomposition(rows, left.to(rows.dtype), s, right.to(rows.dtype), rank, is_exact=True)
+    return _decomposition(rows, left.to(rows.dtype), s, right.to(rows.dtype), rank, noise, is_exact=True)
 
 
-def _decomposition(rows: _Rows, left: Tensor, s: Tensor, right: Tensor, rank: int, *, is_exact: bool) -> Decomposition:
+def _decomposition(
+    rows: _Rows, left: Tensor, s: Tensor, right: Tensor, rank: int, noise: float, *, is_exact: bool
+) -> Decomposition:
     """Cut at `rank`, measure what is left; rounding is not a direction."""
-    rank = max(1, min(rank, int((s > _DROP[rows.dtype] * s[0]).sum())))
+    rank = max(1, min(rank, int((s > max(_DROP[rows.dtype] * float(s[0]), noise / rows.norm)).sum())))
     left, s, right = left[:, :rank], s[:rank], right[:rank]
     rest = max(0.0, float(1 - s.square().sum()))
     if rest < 1e-3:

@@ -48,6 +48,18 @@ class Delta:
         """‖Δ‖_F²."""
         return sum(float(torch.linalg.vector_norm(block, dtype=torch.float64)) ** 2 for block in self.blocks())
 
+    def rounding(self) -> float:
+        """Largest singular value that rounding to the working precision gives: `eps ‖W‖_F (1/√m + 1/√n) / √12`.
+
+        Errors of ulp²/12 in every entry, with ulp at most `eps |w|`; known after the first pass.
+        """
+        m = self._pair.shape[0]
+        n = math.prod(self._pair.shape) // m
+        names = zip((self._base, self._tuned), self._names, strict=True)
+        is_wide = all(checkpoint.tensors[name].dtype == torch.float64 for checkpoint, name in names)
+        eps = torch.finfo(torch.float64 if is_wide else torch.float32).eps
+        return eps * self.base_norm * (1 / math.sqrt(m) + 1 / math.sqrt(n)) / math.sqrt(12)
+
     def stored(self) -> tuple[Tensor, Tensor]:
         """Base and tuned as they are stored."""
         base, tuned = self._names

@@ -22,7 +22,7 @@ from rankrise.checkpoints._peft_writer import Adapter, AdapterModule, padded, wr
 from rankrise.checkpoints._preflight import Pair, Preflight, match_checkpoints
 from rankrise.checkpoints._rule import SIZES, RankRule, snapped
 from rankrise.checkpoints._saved import find_saved
-from rankrise.checkpoints._verify import compare_logits, require_transformers, verify_factors
+from rankrise.checkpoints._verify import compare_logits, require_modules, require_transformers, verify_factors
 from rankrise.linalg import rank_above_floor
 from rankrise.store import environment
 
@@ -109,6 +109,8 @@ def extract_lora(
         size = dtype.itemsize * advice.parameters
         return _result(None, advice, errors, total, others, unchanged, saved_modules, size, found, None, preflight)
     modules = [_factors(found[m.name], m.rank, dtype) for m in advice.modules if m.rank]
+    if verify:
+        require_modules(Path(base), advice.ranks)
     others_names = [m.name for m in work.modules.values() if m.name not in advice.ranks]
     whole = {name: after.read_weight(tensor).contiguous() for name, (_, tensor) in saved.items()}
     adapter = Adapter(modules, whole, saved_modules, str(base), _task(before), others_names)
@@ -217,10 +219,11 @@ class _Work:
             dtypes = [self.base.tensors[pair.base_name].dtype, self.tuned.tensors[pair.tuned_name].dtype]  # type: ignore[index]
             floor_rank = int(_above_floor(before, after, *dtypes))
         wanted = self._wanted(min(pair.shape), floor_rank)
-        decomposition = decompose_delta(delta.source, exact=self.exact, **wanted)
+        decomposition = decompose_delta(delta.source, exact=self.exact, noise=delta.rounding(), **wanted)
         if self.rule.snap and self.rule.kind == "energy":
             reached = int((decomposition.errors() ** 2 > 1 - self.rule.value).sum())
-            decomposition = decompose_delta(delta.source, exact=self.exact, max_rank=snapped(reached))
+            most = snapped(reached)
+            decomposition = decompose_delta(delta.source, exact=self.exact, noise=delta.rounding(), max_rank=most)
         return _Found(module, lambda: Delta(self.base, self.tuned, pair, self.device), decomposition,
                       _spectrum(module, decomposition, delta.base_norm, floor_rank))  # fmt: skip
 
@@ -266,7 +269,8 @@ def _deepened(work: _Work, found: dict[str, _Found]) -> Advice:
             break
         for f in short:
             delta = f.delta()
-            deeper = decompose_delta(delta.source, exact=work.exact, max_rank=4 * f.decomposition.max_rank)
+            source, most = delta.source, 4 * f.decomposition.max_rank
+            deeper = decompose_delta(source, exact=work.exact, noise=delta.rounding(), max_rank=most)
             spectrum = _spectrum(f.module, deeper, f.spectrum.weight_norm, f.spectrum.floor_rank)
             found[f.module.name] = replace(f, decomposition=deeper, spectrum=spectrum)
         advice = advise_by(work.rule, [f.spectrum for f in found.values()])

@@ -106,13 +106,13 @@ def _measure_matrix(matrix: Matrix, *, step: int, summary: bool) -> Measured:
     sums = first_pass(matrix)
     if sums.same_bits:
         norm = sums.base**0.5 if all(sums.finite) else None
-        return Measured(replace(row, status="identical", norm=0.0, base_norm=norm, **_ZERO))
+        return Measured(replace(row, status="identical", base_norm=norm, **ZERO))
     if not all(sums.finite):
         who = " and ".join(side for side, ok in zip(("base", "tuned"), sums.finite, strict=True) if not ok)
         return Measured(replace(row, status=f"not finite: {who}"))
     row = replace(row, norm=sums.change**0.5, base_norm=sums.base**0.5)
     if sums.largest == 0:
-        return Measured(replace(row, status="unchanged", **_ZERO))
+        return Measured(replace(row, status="unchanged", **ZERO))
     change = None if sums.held is None else (sums.held,)
     if is_vector:
         return Measured(row, change)
@@ -150,7 +150,7 @@ def _measure_adapter(base: Checkpoint | None, tuned: Checkpoint, pair: Pair, *, 
     if 0 in pair.shape or not (now or then) or 0 in ((now or then).rank,):  # type: ignore[union-attr]
         return Measured(replace(row, status="empty"))
     if base is not None and now and then and _same_bits(tuned, now, base, then):
-        return Measured(replace(row, status="identical", norm=0.0, **_ZERO))
+        return Measured(replace(row, status="identical", **ZERO))
     rank = max(delta.rank for delta in (now, then) if delta)
     left, right = _factors(tuned, now, pair.shape, rank)
     left0, right0 = _factors(base, then, pair.shape, rank)
@@ -164,7 +164,7 @@ def _measure_adapter(base: Checkpoint | None, tuned: Checkpoint, pair: Pair, *, 
         row = replace(row, base_norm=float(delta_spectrum(left0, right0, 0 * left0, right0).square().sum().sqrt()))
     row = replace(row, norm=norm)
     if norm == 0:
-        return Measured(replace(row, status="unchanged", **_ZERO))
+        return Measured(replace(row, status="unchanged", **ZERO))
     width = min(*pair.shape, sum(delta.rank for delta in (now, then) if delta))
     shape = (pair.shape[0], pair.shape[1])
     fields = spectral_fields(sigma[:width], shape, inner=width)
@@ -174,7 +174,8 @@ def _measure_adapter(base: Checkpoint | None, tuned: Checkpoint, pair: Pair, *, 
     return Measured(replace(row, **fields), change)
 
 
-_ZERO: dict[str, Any] = {
+ZERO: dict[str, Any] = {
+    "norm": 0.0,
     "spectral_norm": 0.0,
     "stable_rank": 0.0,
     "effective_rank": 0.0,

@@ -21,10 +21,20 @@ _EMBEDDING = re.compile(
 _NORM = re.compile(r"\w*(norm|ln)\w*|\w*_ln|ln\d*", re.IGNORECASE)
 _CONV1D_TYPES = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 _CONV1D_NAMES = ("c_attn", "c_proj", "c_fc", "q_attn")
-_RENAMED = {"vit": "ViT", "deit": "ViT", "ijepa": "ViT", "vit_msn": "ViT", "dinov2": "DINO",
-            "dinov2_with_registers": "DINO"}  # fmt: skip
+_RENAMED = {
+    **dict.fromkeys(("vit", "deit", "ijepa", "vit_msn", "vit_mae", "beit", "vivit"), "ViT"),
+    "audio-spectrogram-transformer": "ViT",
+    **dict.fromkeys(("dinov2", "dinov2_with_registers"), "DINO"),
+    "dinov3_vit": "DINOv3",
+    "swin": "Swin",
+    "segformer": "SegFormer",
+    "gpt_neox": "GPT-NeoX",
+    **dict.fromkeys(("llava", "llava_next", "gemma3", "mistral3", "paligemma", "internvl"), "LLaVA"),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "Qwen2-VL"),
+}
 # Checkpoints of a whole model that were saved without the name of the body, which the model in memory has.
 _BODIES = {"gpt2": "transformer", "bloom": "transformer", "openai-gpt": "transformer", "bert": "bert"}
+_ROUTERS = ("gate", "router")
 _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
 
 
@@ -55,12 +65,15 @@ def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
     config = checkpoint.config or {}
     by_plain = {plain[name]: shape for name, shape in shapes.items()}
     stored = _orientations(by_plain, config)
+    with_experts = {name.partition(".experts.")[0] for name in by_plain if ".experts." in name}
     found = {}
     for name, shape in shapes.items():
         module, _, parameter = plain[name].rpartition(".")
         kind = _kind(module, parameter, shape)
         if kind == "linear" and stored.get(module):
             kind = "conv1d"
+        if kind == "linear" and _last(module) in _ROUTERS and module.rpartition(".")[0] in with_experts:
+            kind = "router"  # no Linear in memory
         found[name] = Module(name, in_memory(module, by_plain, config), parameter, kind)
     return found
 

@@ -39,6 +39,31 @@ IN_MEMORY = {
         (r"attention\.attention\.value\b", "attention.v_proj"),
         (r"attention\.output\.dense\b", "attention.o_proj"),
     ),
+    "DINOv3": ((r"(?<!model\.)\blayer\.", "model.layer."),),
+    "Swin": (
+        (r"attention\.self\.query\b", "attention.q_proj"),
+        (r"attention\.self\.key\b", "attention.k_proj"),
+        (r"attention\.self\.value\b", "attention.v_proj"),
+        (r"attention\.output\.dense\b", "attention.o_proj"),
+        (r"intermediate\.dense\b", "mlp.fc1"),
+        (r"(?<!attention\.)output\.dense\b", "mlp.fc2"),
+    ),
+    "SegFormer": (
+        (r"encoder\.(patch_embeddings|layer_norm)\.(\d+)\b", r"stages.\2.\1"),
+        (r"encoder\.block\.(\d+)\.", r"stages.\1.blocks."),
+        (r"attention\.self\.query\b", "attention.q_proj"),
+        (r"attention\.self\.key\b", "attention.k_proj"),
+        (r"attention\.self\.value\b", "attention.v_proj"),
+        (r"attention\.output\.dense\b", "attention.o_proj"),
+        (r"mlp\.dense([12])\b", r"mlp.fc\1"),
+    ),
+    "GPT-NeoX": ((r"^embed_out\b", "lm_head"),),
+    "LLaVA": (
+        (r"^language_model\.lm_head\b", "lm_head"),
+        (r"^language_model\.model\.", "model.language_model."),
+        (r"^(vision_tower|multi_modal_projector)\b", r"model.\1"),
+    ),
+    "Qwen2-VL": ((r"^visual\b", "model.visual"), (r"^model\.(?!language_model\.|visual\.)", "model.language_model.")),
 }
 
 

@@ -1,9 +1,12 @@
 """The pre-flight of an adapter: on its base, against another adapter, or alone."""
 
+import math
 from collections.abc import Iterable, Mapping
 
+from rankrise.checkpoints._adapters import LowRankDelta
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._folders import show
+from rankrise.checkpoints._modules import find_modules
 from rankrise.checkpoints._names import Aligned, align
 from rankrise.checkpoints._pairs import Pair, Preflight
 
@@ -28,9 +31,13 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
     pairs: list[Pair] = []
     extra: list[str] = []
     problems: list[str] = []
+    targets = {stored: aligned.base[name] for name, stored in aligned.tuned.items() if name in aligned.base}
+    deltas = dict(tuned.deltas) | _as_stored(
+        base, {t: tuned.deltas[s] for s, t in targets.items() if s in tuned.deltas}
+    )
     for name, stored in aligned.tuned.items():
         target = aligned.base.get(name)
-        delta = tuned.deltas.get(stored)
+        delta = deltas.get(stored)
         if target is None and delta is None:
             extra.append(name)
             continue
@@ -38,8 +45,7 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
             problems.append(f"The base must have what the adapter changes; it has no {show(name)!r}.")
             continue
         info = base.tensors[target]
-        rows = info.shape[0] if info.shape else 1
-        flat = (rows, info.num_elements // max(1, rows))
+        flat = _flat(info.shape)
         got = tuned.tensors[stored].shape if delta is None else delta.shape
         if got != (info.shape if delta is None else flat):
             problems.append(f"Shapes must agree: {show(name)!r} is {info.shape} in the base and {got} in the adapter.")
@@ -57,6 +63,35 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
         base_names=aligned.base,
         problems=_or_empty(tuned, pairs, problems),
     )
+
+
+def _as_stored(base: Checkpoint, deltas: Mapping[str, LowRankDelta]) -> dict[str, LowRankDelta]:
+    """By their names in the adapter, the changes turned the way that the base stores each weight, as PEFT does.
+
+    `fan_in_fan_out` is one flag for all, and PEFT corrects it for every module by its type, Linear (out, in) or Conv1D
+    (in, out). The shape tells which; a square one is what the base's names, biases and config tell, and the flag counts
+    where it is right for all the others.
+    """
+    modules = find_modules(base)
+    linear = {name: delta for name, delta in deltas.items() if delta.is_linear}
+    turned = {
+        name
+        for name, delta in linear.items()
+        if _flat(base.tensors[name].shape) == delta.shape[::-1] != delta.shape
+        and (delta.transposed or modules[name].is_transposed)
+    }
+    square = {
+        name
+        for name, delta in linear.items()
+        if delta.shape[0] == delta.shape[1]
+        and delta.transposed != (modules[name].is_transposed or (delta.transposed and not turned))
+    }
+    return {deltas[name].weight: deltas[name].turned() for name in turned | square}
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, int]:
+    rows = shape[0] if shape else 1
+    return rows, math.prod(shape) // max(1, rows)
 
 
 def _between_adapters(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:

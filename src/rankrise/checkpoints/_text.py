@@ -103,9 +103,10 @@ def head_table(diff: Diff, step: int | None = None) -> list[dict[str, str]]:
                 f"{circuit} stable": number(row.stable_rank),
                 f"{circuit} 90%": number(row.energy_rank_90),
                 f"{circuit} null": number(row.null_stable_rank),
+                f"{circuit} above floor": number(row.rank_above_floor),
             }
         lines.append(line)
-    return lines
+    return _without_empty(lines)
 
 
 def curve_table(diff: Diff) -> list[dict[str, str]]:

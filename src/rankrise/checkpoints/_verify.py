@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,22 @@ def require_transformers() -> None:
         )
 
 
+def require_modules(base: Path, names: Iterable[str]) -> None:
+    """Refuse an adapter that PEFT would leave out in silence: a module that the model in memory has not.
+
+    Raises:
+        ValueError: transformers renames the weights of this architecture in a way that is not known here.
+    """
+    config, architecture = _architecture(base)
+    with torch.device("meta"):
+        known = dict(architecture(config).named_modules())
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(
+            f"Modules must be named as they are in memory; {architecture.__name__} of this transformers has no "
+            f"{missing[0]!r}. It renames weights on loading: save the state dicts of both loaded models and use these."
+        )
+
+
 def compare_logits(base: Path, tuned: Path, adapter: Path, tokens: Sequence[int] | None = None) -> LogitsCheck:
     """Outputs of base + adapter and of the tuned model in float32, on given or random input.
 
@@ -109,6 +125,15 @@ def compare_logits(base: Path, tuned: Path, adapter: Path, tokens: Sequence[int]
 
 
 def _load(folder: Path, config_folder: Path) -> Any:
+    config, architecture = _architecture(config_folder)
+    where = folder if folder.is_dir() else folder.parent
+    if folder.is_file() and folder.name != "model.safetensors":
+        raise ValueError(f"`verify` needs folders that transformers can load; {folder} is a file. Leave `verify` out.")
+    return architecture.from_pretrained(str(where), config=config, dtype=torch.float32, local_files_only=True).eval()
+
+
+def _architecture(config_folder: Path) -> tuple[Any, Any]:
+    """The config and the class that it names."""
     import transformers
 
     place = config_folder if config_folder.is_dir() else config_folder.parent
@@ -119,10 +144,7 @@ def _load(folder: Path, config_folder: Path) -> Any:
     architecture = getattr(transformers, name, None)
     if architecture is None:
         raise ValueError(f"`verify` needs an architecture that transformers knows; {place} names {name!r}.")
-    where = folder if folder.is_dir() else folder.parent
-    if folder.is_file() and folder.name != "model.safetensors":
-        raise ValueError(f"`verify` needs folders that transformers can load; {folder} is a file. Leave `verify` out.")
-    return architecture.from_pretrained(str(where), config=config, dtype=torch.float32, local_files_only=True).eval()
+    return config, architecture
 
 
 def _inputs(model: Any, tokens: Sequence[int] | None) -> tuple[dict[str, Tensor], str]:
