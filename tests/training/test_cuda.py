@@ -24,6 +24,7 @@ def train_on_gpu(out, config=RECIPE, *, data=None, **options):
     return train(tiny_model(), tiny_data() if data is None else data, config, out=out, device="cuda", **options)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature:UserWarning")
 @pytest.mark.parametrize("compile", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_steps_do_not_wait(precision, compile):
@@ -37,8 +38,8 @@ def test_steps_do_not_wait(precision, compile):
     first = data.train_batches(batch_size=16, seed=0, epoch=0)
     for _ in range(8):  # compile, make the optimiser's state, record graphs
         step(next(first), 1e-3)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for n, batch in enumerate(first):
             metrics = step(batch, 1e-3 / (n + 1))
             totals += metrics
