@@ -105,6 +105,6 @@ class Dataset(ABC):
 
 def _moments(values: Tensor) -> tuple[float, float, float]:
     """Mean, mean square, and a mean in which every place has another weight."""
-    flat = values.flatten().double().nan_to_num()
+    flat = values.cpu().flatten().double().nan_to_num()  # the same numbers wherever the data lies
     weights = torch.arange(len(flat), dtype=torch.float64).cos()
     return float(flat.mean()), float(flat.square().mean()), float((flat * weights).mean())
