@@ -42,6 +42,22 @@ def test_round_trip_through_peft_equals_the_truncation(pair, tmp_path):
     assert config["fan_in_fan_out"] is (name == "gpt2")
 
 
+@pytest.mark.parametrize("rule", [{"energy": 0.6}, {"rank": 2}, {"error": 0.5}, {"budget": 3000}, {"floor": True}])
+def test_advice_of_every_module_lies_on_its_exact_error_curve(pair, rule):
+    _, base, tuned, before, after, planted = pair
+    advice = extract_lora(base, tuned, **rule).advice
+    assert {f"{module.name}.weight" for module in advice.modules} == set(planted)
+    for module in advice.modules:
+        one, other = (model.get_parameter(f"{module.name}.weight").detach().double() for model in (before, after))
+        sigma = torch.linalg.svdvals(other - one)
+        best = float(sigma[module.rank :].norm() / sigma.norm())
+        assert best - 1e-6 <= module.error <= 1.01 * best + 1e-6
+        if "energy" in rule:
+            assert module.rank == next(r for r in range(9) if sigma[:r].square().sum() >= 0.6 * sigma.square().sum())
+        if "floor" in rule:
+            assert module.rank == int((sigma > 1e-4 * sigma[0]).sum())
+
+
 def test_whole_change_gives_the_tuned_logits(pair, tmp_path):
     name, base, tuned, _, after, _ = pair
     done = extract_lora(base, tuned, out=tmp_path / "a", floor=True, verify=True)
