@@ -24,8 +24,11 @@ def models():
             )
         )
 
-    def gpt2():
-        return hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=96, n_layer=2, n_head=4, vocab_size=64, n_positions=32))
+    def gpt2(width=96):
+        return hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=width, n_layer=2, n_head=4, vocab_size=64, n_positions=32))
+
+    def wide_gpt2():  # beyond 128, decompositions are randomised
+        return gpt2(160)
 
     def vit():
         return hf.ViTForImageClassification(
@@ -58,7 +61,14 @@ def models():
         config = hf.GPT2Config(**sizes, num_labels=40, pad_token_id=0)
         return hf.GPT2ForSequenceClassification(config)
 
-    return {"llama": llama, "gpt2": gpt2, "vit": vit, "bert": bert, "gpt2_classifier": gpt2_classifier}
+    return {
+        "llama": llama,
+        "gpt2": gpt2,
+        "wide_gpt2": wide_gpt2,
+        "vit": vit,
+        "bert": bert,
+        "gpt2_classifier": gpt2_classifier,
+    }
 
 
 def build(name, seed=0):

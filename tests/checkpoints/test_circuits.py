@@ -30,16 +30,16 @@ def planted(rank, size, *, on_grid):
         base = {name: weight.bfloat16().float() for name, weight in base.items()}
     tuned = {name: weight.clone() for name, weight in base.items()}
     for name in (QUERY, OUTPUT):
-        left, right = (torch.randn(n, rank, generator=generator) for n in SHAPES[name])
+        left, right = (torch.randn(n, rank, generator=generator, dtype=torch.float64) for n in SHAPES[name])
         change = left @ right.mT
-        tuned[name] += size * base[name].norm() / change.norm() * change
+        tuned[name] = (base[name] + size * base[name].norm() / change.norm() * change).float()
     tuned[QUERY][:HEAD] = base[QUERY][:HEAD]
     return base, tuned
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("on_grid", [False, True])
-@pytest.mark.parametrize("size", [0.003, 0.03])
+@pytest.mark.parametrize("size", [0.003, 0.03, 3.0])
 @pytest.mark.parametrize("rank", [2, 4])
 def test_planted_ranks_of_heads(tmp_path, rank, size, on_grid, dtype):
     base, tuned = planted(rank, size, on_grid=on_grid)

@@ -45,6 +45,12 @@ def test_error_is_exact_for_the_factors_and_within_a_percent_of_the_best(spectru
     torch.testing.assert_close(found.sigma, sigma[: found.max_rank], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("max_rank", [40, 152, 155, 160, 1000])
+def test_as_many_directions_as_were_asked_for(max_rank):
+    found = decompose_delta(matrix(200, 160, SPECTRA["slow"](160)).float(), max_rank=max_rank)
+    assert found.max_rank == min(max_rank, 160)
+
+
 def test_directions_of_rounding_are_left_out():
     """A change of 0.3% in float32: what is below its sixteen directions is what storing the sum has rounded."""
     generator = torch.Generator().manual_seed(0)

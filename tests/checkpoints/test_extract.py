@@ -42,6 +42,22 @@ def test_round_trip_through_peft_equals_the_truncation(pair, tmp_path):
     assert config["fan_in_fan_out"] is (name == "gpt2")
 
 
+@pytest.mark.parametrize("rule", [{"energy": 0.6}, {"rank": 2}, {"error": 0.5}, {"budget": 3000}, {"floor": True}])
+def test_advice_of_every_module_lies_on_its_exact_error_curve(pair, rule):
+    _, base, tuned, before, after, planted = pair
+    advice = extract_lora(base, tuned, **rule).advice
+    assert {f"{module.name}.weight" for module in advice.modules} == set(planted)
+    for module in advice.modules:
+        one, other = (model.get_parameter(f"{module.name}.weight").detach().double() for model in (before, after))
+        sigma = torch.linalg.svdvals(other - one)
+        best = float(sigma[module.rank :].norm() / sigma.norm())
+        assert best - 1e-6 <= module.error <= 1.01 * best + 1e-6
+        if "energy" in rule:
+            assert module.rank == next(r for r in range(9) if sigma[:r].square().sum() >= 0.6 * sigma.square().sum())
+        if "floor" in rule:
+            assert module.rank == int((sigma > 1e-4 * sigma[0]).sum())
+
+
 def test_whole_change_gives_the_tuned_logits(pair, tmp_path):
     name, base, tuned, _, after, _ = pair
     done = extract_lora(base, tuned, out=tmp_path / "a", floor=True, verify=True)
@@ -106,6 +122,19 @@ def test_noise_below_the_floor_is_left_alone(tmp_path):
     assert done.total_error < 1e-3
 
 
+def test_a_module_without_a_rank_counts_as_lost(tmp_path):
+    w = weights(64, 64)
+    base = {"a.weight": w, "b.weight": w.clone()}
+    tuned = {
+        n: plant(w, 1, size, torch.Generator().manual_seed(0)) for n, size in (("a.weight", 0.4), ("b.weight", 0.3))
+    }
+    for out in (None, tmp_path / "a"):
+        done = extract_lora(*files(tmp_path, base, tuned), out=out, budget=128)
+        assert done.advice.ranks == {"a": 1}
+        assert done.error == pytest.approx(0.6, rel=1e-4)  # 3 : 4 : 5
+        assert done.errors["a"] < 1e-4
+
+
 def test_large_values_are_not_clamped(tmp_path):
     """A default clamp of another tool raises the error two to four times."""
     w = weights(64, 64)
@@ -130,7 +159,7 @@ def test_what_lora_cannot_carry_is_listed_with_its_size_and_can_be_saved(tmp_pat
     assert done.total_error > 0.1 > done.error
     saved = extract_lora(base, tmp_path / "more", out=tmp_path / "b", floor=True, save=["all"], verify=True)
     assert not saved.not_carried
-    assert set(saved.saved) >= {"model.embed_tokens", "model.norm"}
+    assert set(saved.saved) == {"model.embed_tokens", "model.norm"}  # "all" that changed
     assert saved.logits.max_difference < 1e-4
     assert done.logits is None
     with pytest.raises(ValueError, match=r"has no 'norms'\. Did you mean"):
@@ -207,6 +236,26 @@ def test_open_checkpoint_reads_the_adapter_back(pair, tmp_path):
 def test_mistakes_are_said_before_any_work(options, message):
     with pytest.raises(ValueError, match=message):
         extract_lora("nowhere", "nowhere", **options)
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    base = {"a.weight": weights(8, 8)}
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no CUDA device was found"):
+            extract_lora(*files(tmp_path, base, base), device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rule", [{"energy": 0.9}, {"rank": 8}, {"floor": True}, {"rank": 8, "exact": True}])
+def test_cpu_and_gpu_agree(tmp_path, rule):
+    generator = torch.Generator().manual_seed(0)
+    base = {f"{m}.weight": torch.randn(m, n, generator=generator) for m, n in ((512, 300), (300, 512))}
+    noise = {name: 1e-5 * torch.randn(w.shape, generator=generator) for name, w in base.items()}
+    tuned = {name: plant(w, 6, 0.01, generator) + noise[name] for name, w in base.items()}
+    pair = files(tmp_path, base, tuned)
+    one, other = (extract_lora(*pair, out=tmp_path / device, device=device, **rule) for device in ("cpu", "cuda"))
+    assert one.advice.ranks == other.advice.ranks
+    assert other.errors == pytest.approx(one.errors, rel=1e-3)
 
 
 def test_linear_and_conv1d_in_one_model(tmp_path):

@@ -45,7 +45,7 @@ def train(model, text, *, rate):
 def tuned_pair(tmp_path_factory):
     """A folder with base and tuned, in float32 and as bfloat16 keeps them."""
     folder = tmp_path_factory.mktemp("fine-tuned")
-    model = build("gpt2")
+    model = build("wide_gpt2")
     train(model, "".join(topics.values()), rate=3e-3)
     model.save_pretrained(folder / "base")
     before, after = train(model, Path(argparse.__file__).read_text(encoding="utf-8"), rate=1e-3)
@@ -132,7 +132,7 @@ def test_round_trip_through_peft_equals_the_dense_truncation(tuned_pair, tmp_pat
     base, tuned = (load_file(tuned_pair / side / "model.safetensors") for side in ("base", "tuned"))
     done = extract_lora(tuned_pair / "base", tuned_pair / "tuned", out=tmp_path / "a", energy=0.9, exact=True)
     assert 0.2 < done.error < math.sqrt(0.1)
-    model = type(build("gpt2")).from_pretrained(tuned_pair / "base").eval()
+    model = type(build("wide_gpt2")).from_pretrained(tuned_pair / "base").eval()
     inputs = model_inputs(model)
     with torch.no_grad():
         untouched = model(**inputs).logits

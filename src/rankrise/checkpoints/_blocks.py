@@ -86,6 +86,18 @@ def matrices(base: Checkpoint, tuned: Checkpoint, pair: Pair, device: str = "cpu
     return [Matrix(base, tuned, pair, pair.name, flat, None, device)]
 
 
+def find_device(name: str | None) -> str:
+    """Where float64 can be had: MPS has none, so the CPU measures there.
+
+    Raises:
+        ValueError: The device is not there.
+    """
+    device = torch.device(name or "cpu")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"`device` must be there; got {name!r} and no CUDA device was found. Leave it out.")
+    return "cpu" if device.type == "mps" else str(device)
+
+
 def _rows(checkpoint: Checkpoint, name: str, begin: int, end: int, expert: int | None, columns: int) -> Tensor:
     info = checkpoint.tensors[name]
     if len(info.shape) < 2:

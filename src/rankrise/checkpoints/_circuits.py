@@ -71,6 +71,7 @@ def measure_layer(
         dtype = torch.float64 if any(f.dtype == torch.float64 for f in factors) else torch.float32
         left0, right0, left, right = (factor.to(dtype) for factor in factors)
         blank = replace(blank, shape=(left.shape[1], right.shape[1]))
+        is_fine = all(base.tensors[pairs[name].base_name].dtype.itemsize > 2 for name in names)  # type: ignore[index]
         finite = torch.stack([t.isfinite().all(-1).all(-1) for t in (left, right, left0, right0)]).all(0)
         norms = _norms(left0, right0)
         floors = None
@@ -83,7 +84,10 @@ def measure_layer(
             if not finite[head]:
                 yield replace(row, status="not finite")
                 continue
-            sigma = delta_spectrum(left[head], right[head], left0[head], right0[head]).cpu()
+            parts = [factor[head] for factor in (left, right, left0, right0)]
+            if is_fine:  # the rounding of float32 is below what its Gram matrices resolve
+                parts = [part.double() for part in parts]
+            sigma = delta_spectrum(*parts).cpu()
             norm = float(sigma.square().sum().sqrt())
             row = replace(row, norm=norm, base_norm=float(norms[head]), dtype=str(left.dtype).removeprefix("torch."))
             if norm == 0:

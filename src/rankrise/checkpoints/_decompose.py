@@ -117,7 +117,8 @@ def decompose_delta(
         return _nothing(rows)
     small = min(rows.shape)
     limit = min(small, max_rank or small)
-    if exact or (max_rank is None and energy in (None, 1.0)) or _is_many(min(limit, _START), small):
+    first = limit if energy is None else min(limit, _START)
+    if exact or (max_rank is None and energy in (None, 1.0)) or _is_many(first, small):
         return _exact(rows, limit, energy, noise)
     return _randomised(rows, limit, energy, noise)
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
-import torch
-
+from rankrise.checkpoints._blocks import find_device
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._circuits import find_heads, measure_layer
 from rankrise.checkpoints._measure import Measured, measure_pair, overlap
@@ -120,7 +119,7 @@ def diff(
     plan = base if isinstance(base, Plan) else plan_diff(base, tuned, allow_torch_load=allow_torch_load)
     for preflight in plan.preflights:
         preflight.check()
-    device = _device(device)
+    device = find_device(device)
     notes = list(dict.fromkeys(note for preflight in plan.preflights for note in preflight.notes))
     head_map = None if heads is False or summary else _heads(plan, heads, num_heads, notes)
     pairs = [{pair.name: pair for pair in preflight.pairs} for preflight in plan.preflights]
@@ -204,14 +203,6 @@ def _with_jumps(result: Diff) -> Diff:
     for note in notes:
         warnings.warn(note, CheckpointWarning, stacklevel=3)
     return replace(result, notes=(*result.notes, *notes))
-
-
-def _device(name: str | None) -> str:
-    """Where float64 can be had: MPS has none, so the CPU measures there."""
-    device = torch.device(name or "cpu")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"`device` must be there; got {name!r} and no CUDA device was found. Leave it out.")
-    return "cpu" if device.type == "mps" else str(device)
 
 
 def _heads(plan: Plan, heads: Layout | bool, num_heads: int | None, notes: list[str]) -> HeadMap | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rankrise.checkpoints._advice import Advice, ModuleSpectrum, advise_by
+from rankrise.checkpoints._blocks import find_device
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._decompose import Decomposition, decompose_delta
 from rankrise.checkpoints._deltas import Delta
@@ -95,17 +96,18 @@ def extract_lora(
     """
     rule = RankRule.of(energy=energy, error=error, rank=rank, budget=budget, floor=floor, snap=snap)
     _check_options(out, verify, dtype)
+    device = find_device(device)
     before, after = (open_checkpoint(path, allow_torch_load=allow_torch_load) for path in (base, tuned))
     preflight = preflight_lora(before, after)
     work = _Work(before, after, preflight, rule, exact, device, find_modules(before), on_module)
-    saved = find_saved(save, preflight, after, work.modules) if save else {}
+    saved = find_saved(save, preflight, before, after, work.modules) if save else {}
     saved_modules = tuple(sorted({module for module, _ in saved.values()}))
     found, others, unchanged = work.decompose_all(saved)
     advice = _deepened(work, found)
     rest = sum(item.squared for item in others if not item.is_saved)
     if out is None:
         errors = {m.name: m.error for m in advice.modules if m.rank}
-        total = _total(found, {m.name: m.error for m in advice.modules}, rest)
+        total = _error(found, errors, rest)
         size = dtype.itemsize * advice.parameters
         return _result(None, advice, errors, total, others, unchanged, saved_modules, size, found, None, preflight)
     modules = [_factors(found[m.name], m.rank, dtype) for m in advice.modules if m.rank]
@@ -118,11 +120,10 @@ def extract_lora(
 
     def check(folder: Path) -> dict[str, Any]:
         errors.update(verify_factors(folder, {n: (f.delta(), f.module) for n, f in found.items() if n in advice.ranks}))
-        total = _total(found, {m.name: errors.get(m.name, 1.0) for m in advice.modules}, rest)
         return {
             "rule": advice.rule,
             "error": _error(found, errors),
-            "total_error": total,
+            "total_error": _error(found, errors, rest),
             "errors": errors,
             "advice": advice.to_json(),
             "environment": environment(),
@@ -297,17 +298,12 @@ def _factors(found: _Found, rank: int, dtype: torch.dtype) -> AdapterModule:
     return AdapterModule(found.module.name, a, b, found.module.is_transposed)
 
 
-def _error(found: dict[str, _Found], errors: dict[str, float]) -> float:
-    squares = {name: found[name].decomposition.squared_norm for name in errors}
-    total = sum(squares.values())
-    return math.sqrt(sum(errors[n] ** 2 * s for n, s in squares.items()) / total) if total else 0.0
-
-
-def _total(found: dict[str, _Found], errors: dict[str, float], rest: float) -> float:
-    """Over everything that changed: a module of rank 0 is lost whole, and so is `rest`."""
+def _error(found: dict[str, _Found], errors: dict[str, float], rest: float = 0.0) -> float:
+    """Over all modules that changed, and `rest`, which is lost whole, as is a module of rank 0."""
     squares = {name: f.decomposition.squared_norm for name, f in found.items()}
     total = sum(squares.values()) + rest
-    return math.sqrt((sum(errors[n] ** 2 * s for n, s in squares.items()) + rest) / total) if total else 0.0
+    lost = sum(errors.get(name, 1.0) ** 2 * square for name, square in squares.items()) + rest
+    return math.sqrt(lost / total) if total else 0.0
 
 
 def _result(

@@ -40,7 +40,7 @@ class Extraction:
     out: Path | None  # None for advice only
     advice: Advice
     errors: Mapping[str, float]  # module to ‖Δ − BA‖_F / ‖Δ‖_F, with BA read back from the file
-    error: float  # the same over all adapted modules
+    error: float  # the same over all linear modules that changed; one of rank 0 is lost whole
     total_error: float  # over everything that changed, carried or not
     not_carried: tuple[NotCarried, ...]  # largest share first
     unchanged: tuple[str, ...]

@@ -1,8 +1,9 @@
 """Modules written whole beside an adapter: PEFT's `modules_to_save`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._deltas import Delta
 from rankrise.checkpoints._folders import show
 from rankrise.checkpoints._modules import Module, find_modules
 from rankrise.checkpoints._preflight import Preflight
@@ -11,13 +12,14 @@ _NEVER = ("resized", "a name PEFT cannot match", "a parameter without a module")
 
 
 def find_saved(
-    wanted: Sequence[str], preflight: Preflight, tuned: Checkpoint, modules: Mapping[str, Module]
+    wanted: Sequence[str], preflight: Preflight, base: Checkpoint, tuned: Checkpoint, modules: Mapping[str, Module]
 ) -> dict[str, tuple[str, str]]:
     """From each tensor's name in memory to the module to save and the tensor in the tuned file.
 
     Args:
-        wanted: Names of modules, the ends of names, or "all".
+        wanted: Names of modules, the ends of names, or "all" for those that are not linear and have changed.
         preflight: Of base and tuned.
+        base: To see what has changed.
         tuned: Where the tensors are.
         modules: Of the base.
 
@@ -37,7 +39,11 @@ def find_saved(
         if tensor not in matched and module.name:  # a head that only the tuned model has
             places.setdefault(f"{module.name}.{module.parameter}", tensor)
             kinds.setdefault(module.name, set()).add(module.kind)
-    chosen = _chosen(wanted, kinds)
+    same: set[str] = set()
+    if "all" in wanted:
+        new = {module.name for tensor, module in find_modules(tuned).items() if tensor not in matched}
+        same = _same(preflight, base, tuned, modules) - new
+    chosen = _chosen(wanted, kinds, same)
     for name in chosen:
         _check_unambiguous(name, kinds)
     saved = {
@@ -58,12 +64,23 @@ def _tied_output(saved: Mapping[str, tuple[str, str]], tuned: Checkpoint) -> dic
     return {} if embedding is None else {"lm_head.weight": ("lm_head", embedding)}
 
 
-def _chosen(wanted: Sequence[str], kinds: Mapping[str, set[str]]) -> list[str]:
+def _same(preflight: Preflight, base: Checkpoint, tuned: Checkpoint, modules: Mapping[str, Module]) -> set[str]:
+    """Modules that are not linear and have not changed."""
+    changed: dict[str, bool] = {}
+    for pair in preflight.pairs:
+        module = modules[pair.base_name or ""]
+        if not module.is_adaptable and not changed.get(module.name):
+            changed[module.name] = Delta(base, tuned, pair).squared_norm() != 0
+    return {name for name, has_changed in changed.items() if not has_changed}
+
+
+def _chosen(wanted: Sequence[str], kinds: Mapping[str, set[str]], same: Container[str]) -> list[str]:
     chosen: dict[str, None] = {}
     possible = [name for name in kinds if name and not kinds[name] & set(_NEVER)]
     for word in wanted:
         if word == "all":
-            chosen |= dict.fromkeys(name for name in possible if not kinds[name] & {"linear", "conv1d"})
+            others = (name for name in possible if not kinds[name] & {"linear", "conv1d"})
+            chosen |= dict.fromkeys(name for name in others if name not in same)
             continue
         parents = {".".join(name.split(".")[:n]) for name in possible for n in range(1, name.count(".") + 2)}
         found = sorted(name for name in parents if name == word) or sorted(n for n in parents if n.endswith(f".{word}"))

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,23 @@ def _load(folder: Path, config_folder: Path) -> Any:
     where = folder if folder.is_dir() else folder.parent
     if folder.is_file() and folder.name != "model.safetensors":
         raise ValueError(f"`verify` needs folders that transformers can load; {folder} is a file. Leave `verify` out.")
-    return architecture.from_pretrained(str(where), config=config, dtype=torch.float32, local_files_only=True).eval()
+    with _quiet():
+        model = architecture.from_pretrained(str(where), config=config, dtype=torch.float32, local_files_only=True)
+    return model.eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bar of transformers."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _architecture(config_folder: Path) -> tuple[Any, Any]:

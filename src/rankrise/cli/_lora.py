@@ -89,13 +89,13 @@ def show_extraction(done: "Extraction", *, as_json: bool) -> None:
 
 
 def _text(done: "Extraction") -> str:
-    lines = [*_advice_lines(done.advice, done.errors)]
+    *lines, training = _advice_lines(done.advice, done.errors)
     changed = len(done.advice.modules)
     how = "exact" if done.is_exact else "randomised; the error is that of the factors, not an estimate"
     where = "read back from the file" if done.out is not None else "of the advised ranks"
     lines.append(
         f"\n{len(done.advice.ranks)} of {changed} changed modules, {done.advice.parameters:,} parameters; relative "
-        f"error {done.error:.4g} ({where}), {done.total_error:.4g} with what is not carried. Decomposition: {how}."
+        f"error {done.error:.4g} ({where}){_with_rest(done)}. Decomposition: {how}."
     )
     if done.unchanged:
         lines.append(f"unchanged, left out: {len(done.unchanged)} tensors")
@@ -122,14 +122,19 @@ def _text(done: "Extraction") -> str:
             f"{check.relative_error:.3g} of what tuning changed; same answer at {check.agreement:.1%} of positions "
             f"(base alone {check.base_agreement:.1%})"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, training])
+
+
+def _with_rest(done: "Extraction") -> str:
+    return f", {done.total_error:.4g} with what is not carried" if done.not_carried else ""
 
 
 def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
+    """The rule, the table, the curve; last, what a training takes."""
     rows = [
         {
             "module": module.name,
-            "shape": f"{module.shape[0]} x {module.shape[1]}",
+            "shape": f"{module.shape[0]}×{module.shape[1]}",
             "size": "-" if module.relative_size != module.relative_size else f"{module.relative_size:.2%}",
             "of the change": f"{module.share:.2%}",
             "rank": module.rank,
@@ -140,6 +145,8 @@ def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
         }
         for module in advice.modules
     ]
+    empty = {key for key, blank in (("size", "-"), ("note", "")) if all(row[key] == blank for row in rows)}
+    rows = [{key: cell for key, cell in row.items() if key not in empty} for row in rows]
     lines = [f"rank by {advice.rule}\n", table(rows, left=("module", "note"))]
     if advice.curve:
         points = [
@@ -147,9 +154,8 @@ def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
             for p in advice.curve
         ]
         lines.append("\n" + table(points))
-    if advice.ranks:
-        lines.append(f"\nfor training: {json.dumps(advice.training_config())}")
-    return lines
+    arguments = f"for peft.LoraConfig: {json.dumps(advice.training_config())}" if advice.ranks else "nothing to adapt"
+    return [*lines, f"\n{arguments}"]
 
 
 def _from_run(run: Path, steps: int | None, rules: dict[str, Any], as_json: bool, unusable: dict[str, Any]) -> None:
