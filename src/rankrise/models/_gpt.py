@@ -86,18 +86,7 @@ class GPT(nn.Module):
         x = self.token_embedding(tokens) + self.positions(places)  # (B, T, d)
         for block in self.blocks:
             x = block(x)
-        return _logits(self.norm(x), self.token_embedding.weight)
-
-
-def _logits(x: Tensor, weight: Tensor) -> Tensor:
-    """`x Wᵀ`; on a GPU with W (V, d) padded to 64 rows, as products with an odd V are several times slower there.
-
-    The compiler pads by itself.
-    """
-    spare = -len(weight) % 64
-    if spare == 0 or not x.is_cuda or torch.compiler.is_compiling():
-        return F.linear(x, weight)
-    return F.linear(x, F.pad(weight, (0, 0, 0, spare)))[..., : len(weight)]
+        return F.linear(self.norm(x), self.token_embedding.weight)
 
 
 def _initialise(module: nn.Module) -> None:
