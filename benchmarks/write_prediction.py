@@ -17,11 +17,11 @@ PAGE, RESULT = ROOT / "docs" / "checkpoints.md", ROOT / "results" / "lora_predic
 _BLOCK = re.compile(r"(<!-- prediction: [^>]*-->\n).*?(<!-- end of prediction -->)", flags=re.S)
 
 
-def result_of(run: Path) -> dict[str, object]:
+def result_of(run: Path, *, unfinished: bool) -> dict[str, object]:
     """What is committed: the result, the spec and where it ran."""
     config = load_spec(run)["config"]
     environment = json.loads((run / "env.json").read_text(encoding="utf-8"))
-    return {**read_prediction(run).to_json(), **config, "environment": environment}
+    return {**read_prediction(run, unfinished=unfinished).to_json(), **config, "environment": environment}
 
 
 def page_lines(record: dict[str, object]) -> list[str]:
@@ -49,9 +49,11 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, nargs="?", help="folder of a finished run")
+    parser.add_argument("--unfinished", action="store_true", help="take a run that was cut off, as far as it is whole")
     options = parser.parse_args()
     if options.run is not None:
-        RESULT.write_text(json.dumps(result_of(options.run), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        record = result_of(options.run, unfinished=options.unfinished)
+        RESULT.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         print(f"wrote {RESULT.relative_to(ROOT)}")
     record = json.loads(RESULT.read_text(encoding="utf-8"))
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), record), encoding="utf-8")

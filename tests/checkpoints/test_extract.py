@@ -255,7 +255,7 @@ def test_cpu_and_gpu_agree(tmp_path, rule):
     pair = files(tmp_path, base, tuned)
     one, other = (extract_lora(*pair, out=tmp_path / device, device=device, **rule) for device in ("cpu", "cuda"))
     assert one.advice.ranks == other.advice.ranks
-    assert other.errors == pytest.approx(one.errors, rel=1e-3)
+    assert other.errors == pytest.approx(one.errors, rel=1e-3, abs=1e-6)  # float32 factors leave some 1e-7
 
 
 def test_linear_and_conv1d_in_one_model(tmp_path):

@@ -1,5 +1,7 @@
 """The result: paired intervals on planted numbers, rates chosen by validation loss alone, tables that say what is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -98,8 +100,19 @@ def test_a_best_rate_at_the_edge_is_said(tmp_path):
 
 
 def test_a_run_that_is_not_finished_or_another_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"must be finished; pretrain is not\. Start it again"):
+    with pytest.raises(ValueError, match=r"must be finished; 2 of 3 repetitions are whole\. Start it again"):
         read_prediction(write_run(tmp_path / "short", planted(), num_seeds=3))
     create_run(tmp_path / "other", spec={"kind": "theory"}, initial={}).seal()
     with pytest.raises(ValueError, match="must hold a run of lora-prediction"):
         read_prediction(tmp_path / "other")
+
+
+def test_a_run_that_was_cut_off_counts_as_far_as_it_is_whole(tmp_path):
+    cut = [r for r in planted() if (r.repetition, r.stage) != (2, "adalora")]
+    cut += [replace(r, step=r.step + 20, repetition=3) for r in planted() if r.repetition == 2]
+    result = read_prediction(write_run(tmp_path / "cut", cut, num_seeds=5), unfinished=True)
+    assert [pair.n for pair in result.differences] == [2, 2]
+    assert result.methods[0].test_losses == (5.0, 6.0)  # of repetitions 1 and 3; 2 is not whole
+    assert prediction_lines(result)[-1] == "The run was cut off: 2 of 5 planned seeds are whole."
+    whole = read_prediction(write_run(tmp_path / "whole", planted()), unfinished=True)
+    assert "cut off" not in "".join(prediction_lines(whole))

@@ -10,13 +10,18 @@ from tests.training.tasks import RECIPE, BreaksAt, Interrupted, tiny_data, tiny_
 
 from rankrise.data import DataConfig, load_dataset
 from rankrise.store import find_checkpoint, load_run
+from rankrise.tracking import TrackingWarning
 from rankrise.training import train
 from rankrise.training._optimiser import build_optimiser
 from rankrise.training._processes import Processes
 from rankrise.training._readback import Readback
 from rankrise.training._step import build_step
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # advice of the compiler
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),  # where a graph has nothing to record
+]
 CUDA = torch.device("cuda")
 
 
@@ -92,6 +97,7 @@ def test_nan_is_found_before_it_is_saved(tmp_path):
                 self._left -= 1
                 yield batch._replace(inputs=batch.inputs * float("nan")) if self._left == 0 else batch
 
-    result = train_on_gpu(tmp_path, data=Poisoned(tiny_data().to("cuda"), 7), checkpoint_every=4, compile=False)
+    with pytest.warns(TrackingWarning, match="The weights must be finite"):
+        result = train_on_gpu(tmp_path, data=Poisoned(tiny_data().to("cuda"), 7), checkpoint_every=4, compile=False)
     assert result.status == "diverged"
     assert "at step 7. The last good checkpoint is of step 4" in result.message

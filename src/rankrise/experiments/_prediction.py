@@ -61,6 +61,7 @@ class Prediction:
     differences: tuple[PairedDifference, ...]
     tried: dict[str, dict[float, float]]  # method: learning rate: validation loss of repetition 0
     library: dict[str, Any]
+    num_planned: int  # repetitions; more than there are if the run was cut off
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; a loss that is not finite is None."""
@@ -70,6 +71,7 @@ class Prediction:
             "differences": [asdict(pair) | {"verdict": pair.verdict} for pair in self.differences],
             "validation_losses": tried,
             "library": self.library,
+            "num_planned": self.num_planned,
         }
 
     @classmethod
@@ -85,6 +87,7 @@ class Prediction:
                 for name, losses in record["validation_losses"].items()
             },
             record["library"],
+            record["num_planned"],
         )
 
 
@@ -115,26 +118,34 @@ def paired_difference(first: str, second: str, a: Sequence[float], b: Sequence[f
     return PairedDifference(first, second, mean, mean - half, mean + half, n)
 
 
-def read_prediction(path: str | os.PathLike[str]) -> Prediction:
-    """The result of a finished run.
+def read_prediction(path: str | os.PathLike[str], *, unfinished: bool = False) -> Prediction:
+    """The result of a run.
+
+    Args:
+        path: Its folder.
+        unfinished: Take a run that was cut off, with the repetitions that are whole.
 
     Raises:
         FileNotFoundError: There is no run at `path`.
-        ValueError: It is not of this experiment, or not finished.
+        ValueError: It is not of this experiment, or not finished; or fewer than two repetitions are whole.
     """
     spec = load_spec(path)
     if spec.get("kind") != "prediction":
         raise ValueError(f"{path} must hold a run of lora-prediction; it holds another. Name that run.")
     done = read_stages(load_run(path))
-    num = spec["config"]["spec"]["num_seeds"]
+    num_planned = int(spec["config"]["spec"]["num_seeds"])
+    whole = [n for n in range(1, num_planned + 1) if {r.stage for r in done if r.repetition == n} >= _ROWS.keys()]
+    if len(whole) < num_planned and not unfinished:
+        raise ValueError(
+            f"The run in {path} must be finished; {len(whole)} of {num_planned} repetitions are whole. "
+            "Start it again to go on."
+        )
+    done = [record for record in done if record.repetition in (0, *whole)]
     methods = tuple(_method(stage, done) for stage in _ROWS)
-    short = [row.stage for row in methods if len(row.test_losses) < num]
-    if short:
-        raise ValueError(f"The run in {path} must be finished; {short[0]} is not. Start it again to go on.")
     losses = {row.stage: row.test_losses for row in methods}
     pairs = [paired_difference("advised", other, losses["advised"], losses[other]) for other in METHODS[1:]]
     tried: dict[str, dict[float, float]] = {method: validation_losses(done, method) for method in METHODS}
-    return Prediction(methods, tuple(pairs), tried, spec["library"])
+    return Prediction(methods, tuple(pairs), tried, spec["library"], num_planned)
 
 
 def _method(stage: str, done: Sequence[StageRecord]) -> MethodResult:
@@ -162,6 +173,9 @@ def prediction_lines(result: Prediction) -> list[str]:
         interval = f"{pair.low:+.4f} to {pair.high:+.4f}"
         name = f"advised − {'AdaLoRA' if pair.second == 'adalora' else pair.second}"
         lines.append(f"| {name} | {pair.mean:+.4f} | {interval} | {pair.n} | {_VERDICTS[pair.verdict]} |")
+    num = result.differences[0].n
+    if num < result.num_planned:
+        lines += ["", f"The run was cut off: {num} of {result.num_planned} planned seeds are whole."]
     return lines
 
 
