@@ -116,6 +116,7 @@ def test_coordinates_that_are_missing_or_too_many(activations, value, tmp_path):
     found = verdict_of(STAGE_TIMES, runs)
     assert found.value == pytest.approx(value)
     assert found.verdict == ("holds" if value <= 0.1 else "fails")
+    assert found.reason.startswith("4 stages" if math.isfinite(activations[3]) else "3 stages")
 
 
 @pytest.mark.parametrize(("few", "many"), [("toy-adam", "toy-flow-1e-8"), ("toy-flow-1e-8", "toy-adam")])
