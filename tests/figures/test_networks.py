@@ -71,6 +71,15 @@ def test_missing_scales_are_named(figure_id, tmp_path):
         build_figure(figure_id, {name: [network_run(tmp_path, name, ranks=RANKS)]}, experiment=NAME)
 
 
+@pytest.mark.parametrize("figure_id", ["stable_rank_by_scale", "components_by_scale"])
+def test_scales_of_two_recipes_are_refused(figure_id, tmp_path):
+    runs = scale_runs(tmp_path)
+    name = f"{NAME}-scale-0.3"
+    runs[name] = [network_run(tmp_path / "other", name, ranks=RANKS, init_scale=0.3, epochs=11)]
+    with pytest.raises(ValueError, match="must differ in their initial scale and seed only"):
+        build_figure(figure_id, runs, experiment=NAME)
+
+
 def test_heads_are_cells(tmp_path):
     cells = build_figure("stable_rank_by_head", one_run(tmp_path), experiment=NAME).panels[0].cells
     assert cells.rows == ("layer 1", "layer 2")

@@ -66,25 +66,26 @@ def toy(root, name, *, losses, times=None, activations=(0.5, 0.9), products=None
     return seal(root, name, seed, spec, blocks)
 
 
-def matrix_flow(root, *, emerge, seed=0):
-    """Singular values of both products that jump from 0 to 1 at given times; the loss falls evenly."""
+def matrix_flow(root, *, emerge, sizes=1.0, seed=0):
+    """Singular values of both products that jump from 0 to `sizes` at given times; the loss falls evenly."""
     times = np.linspace(0, 1, 101)
-    sigma = (times[:, None] >= np.array(emerge)).astype(float)
+    sigma = (times[:, None] >= np.array(emerge)) * np.array(sizes)
     blocks = [curve_rows({"time": times, "loss": 1 - times})]
     blocks += [path_rows("spectrum", sigma, circuit=circuit) for circuit in ("kq", "vo")]
     return seal(root, "toy-matrix-flow", seed, {"kind": "matrix_flow", "task": {"dim": len(emerge)}}, blocks)
 
 
-def robustness(root, name, *, final, seed=0):
-    """Two perturbations of 0.1 that end at distances `final`; products are 1."""
+def robustness(root, name, *, final=(), gaps=None, seed=0):
+    """Perturbations of 0.1 that end at distances `final`, or with distances `gaps` at even times; products are 1."""
     blocks = []
-    for n, end in enumerate(final):
-        steps = [3 * n, 3 * n + 1, 3 * n + 2]
-        plain = np.ones((3, 4))
-        moved = plain + np.array([[0.1], [end], [end]])
-        blocks += [curve_rows({"time": [0.0, 0.4, 1.0]}, steps=steps), *product_rows(plain, steps=steps, head=n)]
+    for n, path in enumerate(gaps or [(0.1, end, end, end) for end in final]):
+        steps = [len(path) * n + k for k in range(len(path))]
+        plain = np.ones((len(path), 4))
+        moved = plain + np.array(path)[:, None]
+        times = np.linspace(0, 1, len(path))
+        blocks += [curve_rows({"time": times}, steps=steps), *product_rows(plain, steps=steps, head=n)]
         blocks += product_rows(moved, quantity="product_perturbed", steps=steps, head=n)
-    return seal(root, name, seed, {"kind": "robustness", "task": {"dim": 2}}, blocks)
+    return seal(root, name, seed, {"kind": "robustness", "task": {"dim": 2}, "noise": 0.05}, blocks)
 
 
 def network(
@@ -99,6 +100,7 @@ def network(
     width=64,
     head_dim=32,
     num_measured=12,
+    epochs=10,
     data=None,
     seed=0,
 ):
@@ -118,18 +120,22 @@ def network(
         for k, values in enumerate(ranks.T, 1):
             block = values[:, None] + heads
             blocks.append(rows(10 * k, "stable_rank", block, circuit=circuit, layers=layers, heads=True))
-        flat = np.ones((len(ranks), 2, init))  # the stable rank of a flat spectrum is its length
-        blocks.append(rows(0, "initial_spectrum", flat, circuit=circuit, layers=layers, heads=True))
+        start = np.ones((len(ranks), init)) if np.isscalar(init) else np.array(init, dtype=float)
+        start = np.stack(
+            [start, start], axis=1
+        )  # (layers, heads, index); a flat spectrum has its length as stable rank
+        blocks.append(rows(0, "initial_spectrum", start, circuit=circuit, layers=layers, heads=True))
     blocks.append(rows(10 * ranks.shape[1], "test_accuracy", [accuracy]))
     model = {"kind": "vit", "width": width, "head_dim": head_dim, "init_scale": init_scale}
-    return seal(root, name, seed, {"kind": "training", "model": model, "data": {"name": data or data_of(name)}}, blocks)
+    spec = {"kind": "training", "model": model, "data": {"name": data or data_of(name)}, "training": {"epochs": epochs}}
+    return seal(root, name, seed, spec, blocks)
 
 
 def family(root, base, *, ranks, accuracies=(0.6, 0.6, 0.6, 0.5), circuit="kq", seed=0):
-    """Runs at four initial scales whose final stable ranks, the same in both layers, are given."""
+    """Runs at four initial scales whose final stable ranks are given, one for both of two layers or one for each."""
     found = {}
     for factor, rank, accuracy in zip(FACTORS, ranks, accuracies, strict=True):
         name = f"{base}-scale-{factor:g}"
-        curves = {circuit: ((1.2, rank), (1.2, rank))}
+        curves = {circuit: [(1.2, r) for r in ((rank, rank) if np.isscalar(rank) else rank)]}
         found[name] = [network(root, name, **curves, init_scale=factor, accuracy=accuracy, seed=seed)]
     return found

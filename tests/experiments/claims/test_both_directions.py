@@ -62,11 +62,11 @@ def half(name):
     )
 
 
-def visible(claim, name):
+def plateaus(name):
     return (
-        claim,
+        f"plateaus@{name}",
         lambda root: one_toy(root, name, losses=STEEP),
-        lambda root: one_toy(root, name, losses=planted.staircase(TIMES, (0.5,), 0.02)),
+        lambda root: one_toy(root, name, losses=LINE),
     )
 
 
@@ -100,11 +100,8 @@ CASES = [
     ("unique-winner@toy-stages", one_stages, lambda r: one_stages(r, gap=0.0)),
     ("strict-minimum@toy-stages", one_stages, lambda r: one_stages(r, curvature=-0.1)),
     half("toy-flow-1e-32"),
-    (
-        "plateaus@toy-flow-1e-32",
-        lambda r: one_toy(r, "toy-flow-1e-32", losses=STEEP),
-        lambda r: one_toy(r, "toy-flow-1e-32", losses=LINE),
-    ),
+    plateaus("toy-flow-1e-32"),
+    plateaus("toy-flow-1e-2"),
     (
         "follows-the-limit@toy-flow-1e-32",
         lambda r: flows(r, lambda power: 0.02),
@@ -124,7 +121,6 @@ CASES = [
         lambda r: flows(r, lambda p: 0.02, delay=lambda p: 0.01),
         lambda r: flows(r, lambda p: 0.02, delay=lambda p: 0.1),
     ),
-    visible("stages-visible@toy-flow-1e-2", "toy-flow-1e-2"),
     (
         "nothing-leaves@toy-flow-1e-32",
         lambda r: one_toy(r, "toy-flow-1e-32", losses=STEEP),
@@ -135,7 +131,12 @@ CASES = [
         lambda r: {"toy-matrix-flow": [planted.matrix_flow(r, emerge=(0.1, 0.4, 0.7, 0.9))]},
         lambda r: {"toy-matrix-flow": [planted.matrix_flow(r, emerge=(0.1, 0.1, 0.2, 0.2))]},
     ),
-    ("returns@toy-robustness-4.3", lambda r: robust(r, "4.3", (0, 0.01)), lambda r: robust(r, "4.3", (0, 0.2))),
+    ("returns@toy-robustness-4.3", lambda r: robust(r, "4.3", (0, 0.009)), lambda r: robust(r, "4.3", (0, 0.012))),
+    (
+        "stays-returned@toy-robustness-4.3",
+        lambda r: robust(r, "4.3", (0, 0.009)),
+        lambda r: robust(r, "4.3", (0, 0.012)),
+    ),
     ("same-end@toy-robustness-4.4", lambda r: robust(r, "4.4", (0, 0.01)), lambda r: robust(r, "4.4", (0.2, 0))),
     *(
         case
@@ -154,7 +155,7 @@ CASES = [
             (
                 f"smallest-scale-is-lower-{circuit}@vit-digits-scale",
                 lambda r, c=circuit: planted.family(r, "vit-digits", ranks=(5, 6, 3, 4), circuit=c),
-                lambda r, c=circuit: planted.family(r, "vit-digits", ranks=(5, 4, 3, 6), circuit=c),
+                lambda r, c=circuit: planted.family(r, "vit-digits", ranks=(5, 4, 3, (4, 5.1)), circuit=c),
             ),
             (
                 f"more-classes-higher-{circuit}@vit-cifar100",
@@ -178,9 +179,13 @@ CASES = [
     (
         "small-scale-hurts@vit-cifar10-scale",
         lambda r: planted.family(r, "vit-cifar10", ranks=(5, 4, 3, 2)),
-        lambda r: planted.family(r, "vit-cifar10", ranks=(5, 4, 3, 2), accuracies=(0.6, 0.6, 0.6, 0.67)),
+        lambda r: planted.family(r, "vit-cifar10", ranks=(5, 4, 3, 2), accuracies=(0.6, 0.5, 0.5, 0.595)),
     ),
-    visible("stages@toy-adam", "toy-adam"),
+    (
+        "stages@toy-adam",
+        lambda r: one_toy(r, "toy-adam", losses=STEEP, activations=(0.1, 0.1, 0.3, 0.4)),
+        lambda r: one_toy(r, "toy-adam", losses=STEEP, activations=(0.01, 0.05, 0.1, 0.19)),
+    ),
     half("toy-adam"),
     with_flow("toy-gd"),
     (

@@ -38,7 +38,7 @@ def test_claims_need_experiments_that_exist():
     assert {name for predicate in PREDICATES for name in predicate.needs} <= set(known)
     used = {name for predicate in PREDICATES for name in predicate.needs}
     unused = set(known) - used
-    assert unused == {"toy-flow-1e-1", "toy-matrix-head"}
+    assert unused == {"toy-flow-1e-1", "toy-matrix-head", "lora-prediction"}
 
 
 def test_without_runs_nothing_is_tested():
@@ -90,13 +90,19 @@ def test_runs_of_several_scales_are_not_mixed(tmp_path):
     assert "Runs of vit-cifar10 must differ in their seed only" in found.reason
 
 
-def test_two_scales_are_enough_and_one_is_not(tmp_path):
+def test_how_many_scales_are_enough(tmp_path):
+    """An order needs three, a comparison two, and "too small" the smallest."""
     runs = planted.family(tmp_path, "vit-cifar10", ranks=(5, 4, 3, 2))
-    claim = "each-smaller-scale-is-lower-kq@vit-cifar10-scale"
-    some = {name: runs[name] for name in list(runs)[:2]}
-    assert verdict_of(claim, some).verdict == "holds"
-    some.popitem()
-    assert verdict_of(claim, some).reason.startswith("No run of vit-cifar10-scale-0.3, ")
+    for claim, fewest in (("each-smaller-scale-is-lower-kq", 3), ("smallest-scale-is-lower-kq", 2)):
+        claim = f"{claim}@vit-cifar10-scale"
+        some = {name: runs[name] for name in list(runs)[:fewest]}
+        assert verdict_of(claim, some).verdict == "holds"
+        some.popitem()
+        assert verdict_of(claim, some).reason.startswith("No run of vit-cifar10-scale-0.")
+    some = {name: runs[name] for name in list(runs)[:3]}
+    assert verdict_of("small-scale-hurts@vit-cifar10-scale", some).reason.startswith(
+        "No run of vit-cifar10-scale-0.03."
+    )
 
 
 @pytest.mark.parametrize(

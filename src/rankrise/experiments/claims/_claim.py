@@ -1,7 +1,7 @@
 """A claim, how it is measured, and what came out."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +21,7 @@ class Claim:
         layers: Which layers count.
         aggregate: The number, from the table to the value: what is averaged, compared, taken the worst of.
         threshold: What the number must be.
+        set_after_seeing: Whether the number or the bound was chosen after a look at runs; `aggregate` then says so.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Claim:
     layers: str
     aggregate: str
     threshold: str
+    set_after_seeing: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Predicate:
     """A claim with the experiments it needs and the function that gives its number.
 
     `measure` gets one run of each experiment in `needs`, all of one seed. With `at_least`, experiments beyond so many
-    may be missing; `measure` gets those that are there.
+    may be missing; `measure` gets those that are there. `shared` is the part of a spec that must be equal in all of
+    them, and `one_of` says so in words.
     """
 
     group: str  # of the list of claims: "1" to "5", or "beyond"
@@ -93,6 +96,8 @@ class Predicate:
     comparison: Comparison
     bound: float
     at_least: int | None = None
+    shared: Callable[[Mapping[str, Any]], object] | None = None
+    one_of: str = ""
 
     def is_met(self, value: float) -> bool:
         """Whether the number is as claimed; NaN never is."""
@@ -117,8 +122,12 @@ def predicate(
     measure: Callable[..., Finding],
     must_be: Bound,
     at_least: int | None = None,
+    shared: Callable[[Mapping[str, Any]], object] | None = None,
+    one_of: str = "",
+    set_after: str = "",
 ) -> Predicate:
-    """A predicate whose claim says its own threshold."""
+    """A predicate whose claim says its own threshold, and after what its measure was set (`set_after`, a clause)."""
     comparison, bound = must_be
-    claim = Claim(id, statement, reference, circuit, layers, aggregate, f"{comparison} {bound:g}")
-    return Predicate(group, claim, needs, measure, comparison, bound, at_least)
+    text = f"{aggregate} — set after seeing the data: {set_after}" if set_after else aggregate
+    claim = Claim(id, statement, reference, circuit, layers, text, f"{comparison} {bound:g}", bool(set_after))
+    return Predicate(group, claim, needs, measure, comparison, bound, at_least, shared, one_of)

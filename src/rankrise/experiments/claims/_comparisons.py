@@ -1,6 +1,8 @@
 """Claims that compare networks: initial scales (4), data sets (3, 5)."""
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,18 @@ _FIGURE = "[v1] Fig. 4, [v2] Fig. 7"
 def scale_of(run: RunData) -> float:
     """The factor of its initial weights."""
     return float(run.part("model").get("init_scale", 1.0))
+
+
+def all_but_scale(spec: Mapping[str, Any]) -> object:
+    """What runs at several initial scales must have in common."""
+    model = {key: value for key, value in spec.get("model", {}).items() if key != "init_scale"}
+    return {**spec, "model": model, "seed": None}
+
+
+def size_and_length(spec: Mapping[str, Any]) -> object:
+    """What networks on two data sets must have in common: all of the model but its classes, and the epochs."""
+    model = {key: value for key, value in spec.get("model", {}).items() if key != "num_classes"}
+    return model, spec.get("training", {}).get("epochs")
 
 
 def ordered_pairs(*runs: RunData, circuit: str) -> Finding:
@@ -62,6 +76,7 @@ def steadier(first: RunData, second: RunData) -> Finding:
 
 _MOST: Bound = ("≥", 0.9)
 _ABOVE_ONE: Bound = (">", 1)
+_ONE_FAMILY = "one network and recipe, but for the initial scale"
 PREDICATES: tuple[Predicate, ...] = (
     predicate(
         "3",
@@ -87,16 +102,19 @@ PREDICATES: tuple[Predicate, ...] = (
             needs=family,
             measure=functools.partial(measure, circuit=circuit),
             must_be=must_be,
-            at_least=2,
+            at_least=at_least,
+            shared=all_but_scale,
+            one_of=_ONE_FAMILY,
         )
         for base, family in FAMILIES.items()
         for circuit in CIRCUITS
-        for name, statement, measure, must_be, aggregate in (
+        for name, statement, measure, must_be, at_least, aggregate in (
             (
                 "each-smaller-scale-is-lower",
                 "each smaller initial scale",
                 ordered_pairs,
                 _MOST,
+                3,
                 "share of layers × neighbouring scales with a lower stable rank at the end, mean over heads",
             ),
             (
@@ -104,6 +122,7 @@ PREDICATES: tuple[Predicate, ...] = (
                 "the smallest initial scale",
                 ends_apart,
                 _ABOVE_ONE,
+                2,
                 "min over layers of final stable rank, mean over heads, at the largest scale over that at the smallest",
             ),
         )
@@ -117,10 +136,11 @@ PREDICATES: tuple[Predicate, ...] = (
             circuit="accuracy",
             layers="",
             aggregate="test accuracy at the largest scale less that at the smallest, at the end",
-            needs=family,
+            needs=(family[0], family[-1]),  # one that was not small enough tests nothing
             measure=accuracy_lost,
             must_be=("≥", 0.01),
-            at_least=2,
+            shared=all_but_scale,
+            one_of=_ONE_FAMILY,
         )
         for base, family in FAMILIES.items()
     ),
@@ -136,6 +156,8 @@ PREDICATES: tuple[Predicate, ...] = (
             needs=("vit-cifar100", "vit-cifar10"),
             measure=functools.partial(mean_rank_ratio, circuit=circuit),
             must_be=(">", 1),
+            shared=size_and_length,
+            one_of="one size and number of epochs",
         )
         for circuit in CIRCUITS
     ),

@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 
 from rankrise.experiments.claims._claim import NotMeasurable
-from rankrise.signals import detect_stages
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 _GRID = 2001
-_DETECT = 501
 
 
 def time_of_drop(times: Array, losses: Array, part: float = 0.9) -> float:
@@ -29,13 +27,30 @@ def time_of_drop(times: Array, losses: Array, part: float = 0.9) -> float:
     return float((np.searchsorted(np.cumsum(falls), part * total * (1 - 1e-9)) + 1) / (_GRID - 1))
 
 
-def num_stages(times: Array, losses: Array) -> int:
-    """Drops between plateaus that `detect_stages` finds, up to twice the time at which 99% of the fall is done."""
-    if losses[0] <= losses.min():
-        return 0
-    done = times[np.argmax(losses <= losses[0] - 0.99 * (losses[0] - losses.min()))]
-    grid = np.linspace(times[0], min(2 * done, times[-1]), _DETECT)
-    return len(detect_stages(grid, np.interp(grid, times, losses)).stages)
+def num_stages(times: Array, losses: Array, active_from: Array, part: float = 0.05) -> int:
+    """Coordinates that become active after at least another `part` of the fall of the loss; the first counts.
+
+    Those that become active together, before the loss has moved, are one stage.
+
+    Args:
+        times: Of the curve.
+        losses: The curve.
+        active_from: Time at which each coordinate becomes active; inf for never.
+        part: Of the fall of the loss.
+
+    >>> times, losses = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    >>> num_stages(times, losses, np.array([0.1, 0.12, 0.5])), num_stages(times, losses, np.array([0.1, 0.11, 0.12]))
+    (2, 1)
+    """
+    lowest = np.minimum.accumulate(losses)
+    ever = np.sort(active_from[np.isfinite(active_from)])
+    if lowest[-1] >= losses[0] or not len(ever):
+        raise NotMeasurable("The loss does not fall, or no coordinate becomes active.")
+    count, last = 0, -np.inf
+    for done in (losses[0] - np.interp(ever, times, lowest)) / (losses[0] - lowest[-1]):
+        if done >= last + part:
+            count, last = count + 1, done
+    return count
 
 
 def active_at_half(times: Array, losses: Array, active_from: Array) -> float:

@@ -12,6 +12,7 @@ from rankrise.linalg import gaussian_spectra, stable_rank
 CIRCUITS = {"kq": "key-query change", "vo": "value-output change"}
 NETWORKS = {  # with where the paper shows them
     "vit-cifar10": "[v1] Fig. 1, 5, 12; [v2] Fig. 1, 4, 5",
+    "vit-cifar10-scale-1": "as [v2] Fig. 1, 4, 5, at 100 of 500 epochs",
     "vit-cifar100": "[v1] Fig. 14, [v2] Fig. 4",
     "vit-imagenet": "[v1] Fig. 16, [v2] Fig. 1, 4",
     "gpt2-wikitext103": "[v2] Fig. 4",
@@ -48,7 +49,7 @@ def parts(run: RunData, circuit: str = "kq") -> str:
 
 def against_init(run: RunData, circuit: str) -> Finding:
     """Stable rank of the change over that of the product at the start, in the worst layer."""
-    sigma = np.nan_to_num(run.initial_spectrum(circuit))
+    sigma = run.initial_spectrum(circuit)
     start = ((sigma**2).sum(-1) / sigma.max(-1) ** 2).mean(-1)
     final = final_ranks(run, circuit)
     detail = f"Layers 1-{len(final)}: {listed(final)}; at the start {listed(start, '.1f')}."

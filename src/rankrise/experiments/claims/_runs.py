@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+_MAY_BE_INFINITE = {"gap"}  # where the winner of a stage has no rival
 
 
 @dataclass(frozen=True)
@@ -62,23 +63,42 @@ class RunData:
 
     def scalar(self, quantity: str) -> Array:
         """A number that belongs to no layer, step by step."""
-        part = self._rows(quantity, "")
-        order = np.argsort(part["step"].to_numpy(), kind="stable")
-        values: Array = part["value"].to_numpy()[order]
-        if not len(values):
-            raise NotMeasurable(f"{self.source} has no `{quantity}`.")
-        return values
+        return self._scalar(quantity)[1]
 
-    def path(self, quantity: str, circuit: str) -> tuple[Array, Array]:
-        """Steps (S,) and values (S, layers, heads, index) of a circuit; NaN where nothing was recorded."""
+    def curve(self) -> tuple[Array, Array]:
+        """Times and losses of a theory run, point by point."""
+        (at, times), (steps, losses) = self._scalar("time"), self._scalar("loss")
+        if not np.array_equal(at, steps):
+            raise NotMeasurable(f"{self.source} has `time` and `loss` at different steps: run it again.")
+        if np.any(np.diff(times) < 0):
+            raise NotMeasurable(f"{self.source} has times out of order: run it again.")
+        return times, losses
+
+    def path(self, quantity: str, circuit: str, *, ragged: bool = False) -> tuple[Array, Array]:
+        """Steps (S,) and values (S, layers, heads, index) of a circuit.
+
+        With `ragged` heads may have steps of their own, and what was not recorded is NaN; else it must all be there.
+        """
         part = self._rows(quantity, circuit)
         if not part.num_rows:
             raise NotMeasurable(f"{self.source} has no `{quantity}` of {circuit}.")
-        return _dense(part)
+        steps, values = _dense(part)
+        if not ragged and np.isnan(values).any():
+            raise NotMeasurable(
+                f"{self.source} has not recorded `{quantity}` of {circuit} at every step: run it again."
+            )
+        return steps, values
 
     def products(self) -> Array:
         """Products q = [a, b] of a theory run, (S, 2d)."""
-        return np.concatenate([self.path("product", circuit)[1][:, 0, 0] for circuit in ("kq", "vo")], axis=1)
+        return self.along("product")
+
+    def along(self, quantity: str) -> Array:
+        """A vector of both circuits at every time of a theory run, (S, 2k)."""
+        steps, found = self._scalar("time")[0], [self.path(quantity, circuit) for circuit in ("kq", "vo")]
+        if not all(np.array_equal(at, steps) for at, _ in found):
+            raise NotMeasurable(f"{self.source} has not recorded `{quantity}` at every time: run it again.")
+        return np.concatenate([values[:, 0, 0] for _, values in found], axis=1)
 
     def activation_times(self) -> Array:
         """Of the coordinates of q, (2d,); inf for those that never became active."""
@@ -101,13 +121,28 @@ class RunData:
                 raise NotMeasurable(f"{self.source} has no initial spectrum: {error}") from None
             part = table.filter(pc.equal(table["circuit"], circuit))
         values: Array = _dense(part)[1][0]
+        if not np.isfinite(values).all():
+            raise NotMeasurable(f"{self.source} has an initial spectrum of {circuit} with gaps: run it again.")
         return values
 
     def _rows(self, quantity: str, circuit: str) -> "pa.Table":
         import pyarrow.compute as pc
 
         same = pc.and_(pc.equal(self.table["quantity"], quantity), pc.equal(self.table["circuit"], circuit))
-        return self.table.filter(same)
+        part = self.table.filter(same)
+        values = part["value"].to_numpy()
+        if np.isnan(values).any() or (quantity not in _MAY_BE_INFINITE and np.isinf(values).any()):
+            of = f"`{quantity}` of {circuit}" if circuit else f"`{quantity}`"
+            raise NotMeasurable(f"{self.source} has {of} that is not a finite number.")
+        return part
+
+    def _scalar(self, quantity: str) -> tuple[Array, Array]:
+        part = self._rows(quantity, "")
+        if not part.num_rows:
+            raise NotMeasurable(f"{self.source} has no `{quantity}`.")
+        steps, values = (part[name].to_numpy() for name in ("step", "value"))
+        order = np.argsort(steps, kind="stable")
+        return steps[order], values[order]
 
 
 def _dense(part: "pa.Table") -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ from rankrise.experiments.claims._runs import Array, RunData
 _AWAY = 0.05  # of the fall of the loss
 _GRID = 4001  # times at which losses are compared
 _EMERGED = 0.01  # of the largest final singular value
+_PUSH = 0.1  # of the noise: a perturbation that moves no product by more is none
 
 
 def joins_per_stage(run: RunData) -> Finding:
@@ -29,10 +30,12 @@ def joins_per_stage(run: RunData) -> Finding:
 
 
 def leaves_in_limit(run: RunData) -> Finding:
-    """How many times a coordinate leaves the support in the limit."""
-    support = run.products() != 0
+    """How many times a coordinate leaves the support in the limit; and how near one comes to that."""
+    products = run.products()
+    support = products != 0
     left = (support[:-1] & ~support[1:]).sum()
-    return Finding(float(left), f"{len(support) - 1} stages.")
+    least = np.abs(products[support]).min(initial=math.inf)
+    return Finding(float(left), f"{len(support) - 1} stages; the least |q| of a support is {least:.3g}.")
 
 
 def leaves_in_flow(run: RunData) -> Finding:
@@ -44,14 +47,16 @@ def leaves_in_flow(run: RunData) -> Finding:
 
 def time_of_transitions(run: RunData) -> Finding:
     """The share of the time that holds 90% of the fall of the loss."""
-    return Finding(time_of_drop(run.scalar("time"), run.scalar("loss")), "Of a straight line it would be 0.9.")
+    return Finding(time_of_drop(*run.curve()), "Of a straight line it would be 0.9.")
 
 
 def gaps_from_limit(stages: RunData, flow: RunData) -> Array:
     """|L_α(t) − L_k| over the fall of the limit's loss, L_k the limit's at t, on an even grid of times."""
-    times, losses = flow.scalar("time"), flow.scalar("loss")
+    times, losses = flow.curve()
     grid = np.linspace(0, times[-1], _GRID)
-    at, levels = stages.scalar("time"), stages.scalar("loss")
+    at, levels = stages.curve()
+    if levels[-1] >= levels[0]:
+        raise NotMeasurable(f"{stages.source} has no stage that lowers the loss.")
     limit = levels[np.searchsorted(at, grid, side="right") - 1]
     gaps: Array = np.abs(np.interp(grid, times, losses) - limit) / (levels[0] - levels[-1])
     return gaps
@@ -75,17 +80,21 @@ def transitions_vanish(stages: RunData, *flows: RunData) -> Finding:
 
 
 def stage_distances(stages: RunData, flows: tuple[RunData, ...]) -> tuple[Array, Array]:
-    """T_k, and |t_k − T_k| for each flow, of coordinates that activate in the limit and in every flow."""
+    """T_k, and |t_k − T_k| for each flow, of coordinates that activate in the limit or in a flow.
+
+    One that does not activate before the end counts as activating there, the least its distance can be.
+    """
     joined, at = stages.scalar("joined").astype(int), stages.scalar("time")[1:]
-    first: dict[int, float] = {}
-    for i, time in zip(joined.tolist(), at.tolist(), strict=True):
-        first.setdefault(i, time)
-    coordinates, limit = np.array(list(first)), np.array(list(first.values()))
-    measured = np.stack([flow.activation_times()[coordinates] for flow in flows])
-    both = np.isfinite(measured).all(0)
-    if both.sum() < 2:
-        raise NotMeasurable("Fewer than two coordinates activate in the limit and in every flow.")
-    return limit[both], np.abs(measured[:, both] - limit[both])
+    if len(joined) != len(at):
+        raise NotMeasurable(f"{stages.source} has {len(at)} times of {len(joined)} stages: run it again.")
+    end = min(flow.scalar("time")[-1] for flow in flows)
+    measured = np.minimum([flow.activation_times() for flow in flows], end)
+    limit = np.full(measured.shape[1], end)
+    np.minimum.at(limit, joined, at)
+    either = (limit < end) | (measured < end).any(0)
+    if either.sum() < 2:
+        raise NotMeasurable("Fewer than two coordinates activate.")
+    return limit[either], np.abs(measured[:, either] - limit[either])
 
 
 def convergence_order(stages: RunData, *flows: RunData) -> Finding:
@@ -107,55 +116,74 @@ def worst_stage_time(stages: RunData, flow: RunData) -> Finding:
     return Finding(float(relative.max()), f"{len(times)} stages, mean {relative.mean():.3f}.")
 
 
-def detected_stages(run: RunData) -> Finding:
-    """How many drops between plateaus the loss has."""
-    return Finding(
-        float(num_stages(run.scalar("time"), run.scalar("loss"))), "Drops that follow each other closely count as one."
-    )
+def stages_of_coordinates(run: RunData) -> Finding:
+    """How many coordinates become active after a further part of the loss is learned."""
+    times = run.activation_times()
+    found = num_stages(*run.curve(), times)
+    return Finding(float(found), f"{int(np.isfinite(times).sum())} coordinates become active.")
 
 
 def active_at_half_loss(run: RunData) -> Finding:
     """The share of coordinates that is active when half of the loss is learned."""
     times = run.activation_times()
-    share = active_at_half(run.scalar("time"), run.scalar("loss"), times)
+    share = active_at_half(*run.curve(), times)
     return Finding(share, f"{int(np.isfinite(times).sum())} coordinates become active.")
 
 
 def emerged_at_half_loss(run: RunData) -> Finding:
     """The same of singular values of both products, of those that pass a hundredth of the largest."""
-    sigma = np.concatenate([run.path("spectrum", circuit)[1][:, 0, 0] for circuit in ("kq", "vo")], axis=1)
+    sigma = run.along("spectrum")
     above = sigma > _EMERGED * sigma[-1].max()
-    times = run.scalar("time")
+    times, losses = run.curve()
     first = np.where(above.any(0), times[above.argmax(0)], np.inf)
-    share = active_at_half(times, run.scalar("loss"), first)
+    share = active_at_half(times, losses, first)
     return Finding(share, f"{int(above.any(0).sum())} of {sigma.shape[1]} singular values emerge.")
 
 
 def gaps_after(run: RunData) -> list[tuple[Array, Array]]:
-    """Times since each perturbation, and max_i |q̃_i − q_i| / max_i |q_i| at them."""
+    """Times since each perturbation, and max_i |q̃_i − q_i| / max_i |q_i| at them, of those that moved a product."""
     paths = {
-        quantity: [run.path(quantity, circuit)[1][:, 0] for circuit in ("kq", "vo")]
+        quantity: [run.path(quantity, circuit, ragged=True)[1][:, 0] for circuit in ("kq", "vo")]
         for quantity in ("product", "product_perturbed")
     }
     plain, moved = (np.concatenate(halves, axis=-1) for halves in paths.values())  # (S, perturbations, 2d)
+    times = run.scalar("time")
+    if not len(times) == len(plain) == len(moved) or not np.array_equal(np.isnan(plain), np.isnan(moved)):
+        raise NotMeasurable(f"{run.source} has not recorded both products at every time: run it again.")
     found = []
     for n in range(plain.shape[1]):
-        steps = np.flatnonzero(np.isfinite(plain[:, n, 0]))
-        gaps = np.abs(moved[steps, n] - plain[steps, n]).max(1) / np.abs(plain[steps[-1], n]).max()
-        found.append((run.scalar("time")[steps], gaps))
+        steps = np.flatnonzero(np.isfinite(plain[:, n]).all(-1))
+        gaps = np.abs(moved[steps, n] - plain[steps, n]).max(1)
+        if gaps[0] >= _PUSH * float(run.spec["noise"]):
+            found.append((times[steps], gaps / np.abs(plain[steps[-1], n]).max()))
+    if not found:
+        raise NotMeasurable(f"No perturbation of {run.source} moved a product by a tenth of the noise.")
     return found
 
 
-def return_after(run: RunData) -> Finding:
-    """How near the perturbed products come, as a part of the push.
+def sustained(times: Array, gaps: Array) -> float:
+    """The least distance that is kept for a tenth of the time: min over such windows of the largest in it.
+
+    >>> times = np.linspace(0, 1, 101)
+    >>> round(sustained(times, np.abs(times - 0.5)), 3)  # passing through 0 is no return
+    0.05
+    """
+    even = np.interp(np.linspace(times[0], times[-1], 101), times, gaps)
+    return float(np.lib.stride_tricks.sliding_window_view(even, 11).max(-1).min())
+
+
+def return_after(run: RunData, *, at_end: bool = False) -> Finding:
+    """How near the perturbed products come and stay for a while, or are at the end, as a part of the push.
 
     A coordinate that had just passed the threshold is pushed ahead of its time, and what follows comes a little
-    earlier: what counts is that the push itself is undone.
+    earlier: the push is undone, and later the two paths are apart again.
     """
     found = gaps_after(run)
-    pushed, nearest = (np.array([pick(gaps) for _, gaps in found]) for pick in (lambda g: g[0], np.min))
-    detail = f"Pushed by {listed(pushed, '.3f')} of the largest product, back to {listed(nearest, '.4f')}."
-    return Finding(float((nearest / pushed).max()), detail, f"{len(found)} perturbations")
+    pushed = np.array([gaps[0] for _, gaps in found])
+    after = np.array([gaps[-1] if at_end else sustained(times, gaps) for times, gaps in found])
+    what = "at the end" if at_end else "then within"
+    detail = f"Pushed by {listed(pushed, '.3f')} of the largest product, {what} {listed(after, '.4f')}."
+    return Finding(float((after / pushed).max()), detail, f"{len(found)} perturbations")
 
 
 def end_after(run: RunData) -> Finding:
@@ -176,7 +204,9 @@ def smallest(quantity: str) -> Callable[[RunData], Finding]:
     """The smallest of a scalar over stages."""
 
     def measure(run: RunData) -> Finding:
-        values = run.scalar(quantity)
+        values, num_stages = run.scalar(quantity), len(run.scalar("time")) - 1
+        if len(values) != num_stages:
+            raise NotMeasurable(f"{run.source} has `{quantity}` of {len(values)} of {num_stages} stages: run it again.")
         return Finding(float(values.min()), f"{len(values)} stages, median {np.median(values):.3g}.")
 
     return measure

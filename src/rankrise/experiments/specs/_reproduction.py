@@ -30,13 +30,14 @@ class Part:
 
 
 _THREE = (0, 1, 2)
+_TWELVE = tuple(range(12))  # coordinates leave the support in some tasks only
 _TOY = tuple(experiment.name for experiment in _theory.EXPERIMENTS)
 _FACTORS = ("1", "0.3", "0.1", "0.03")
 _CHANGES = tuple(_variants.VARIANTS)
 
 
-def _toy(scale: Scale, seeds: tuple[int, ...] = ()) -> tuple[Part, ...]:
-    return tuple(Part(name, scale, seeds) for name in _TOY)
+def _toy(scale: Scale, seeds: tuple[int, ...] = (), more: dict[str, tuple[int, ...]] | None = None) -> tuple[Part, ...]:
+    return tuple(Part(name, scale, (more or {}).get(name, seeds)) for name in _TOY)
 
 
 def _with_scales(part: Part, factors: tuple[str, ...] = _FACTORS) -> tuple[Part, ...]:
@@ -56,7 +57,7 @@ _IMAGENET = (
 
 PARTS: dict[Scale, tuple[Part, ...]] = {
     "smoke": (
-        *_toy("smoke", (4, 5, 7)),  # tasks with many stages, as the log says
+        *_toy("smoke", _THREE, {"toy-stages": _TWELVE, "toy-flow-1e-32": _TWELVE}),
         *_with_scales(Part("vit-digits", "small", seeds=_THREE, epochs=15), ("1", "0.3", "0.1")),
         *_with_changes(Part("vit-digits", "small", epochs=15)),
     ),

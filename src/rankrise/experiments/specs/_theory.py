@@ -18,11 +18,16 @@ from rankrise.experiments._theory_specs import (
 
 LOG10_ALPHAS = (-1, -2, -4, -8, -16, -32)
 _BESIDE = -8  # log10 α of the variants
+# Nothing is learned before T_1 = 1 / max|∇L(0)|. Of seeds 0, 1, 2 at all sizes it is 1.5 to 3.9 with cross-entropy and
+# 7.0 to 15.1 with random targets, so that these runs end later than the others.
+_CROSS_ENTROPY_END = 6.0
+_NOISE_END = 20.0
+_NOISE_RATE = 0.1  # gradients are a hundred times smaller; what is learned agrees with that at 0.02 to 0.2%
 
 
 @dataclass(frozen=True)
 class _Size:
-    """A task whose run has many stages, and what fits it: 11 stages at smoke, 28 at small, 65 at the paper's size."""
+    """A task and what fits it. Seed 1 at the paper's size was picked: its stages begin early, 64 before `t_end`."""
 
     task: ToyTask
     seed: int
@@ -33,13 +38,14 @@ class _Size:
     def common(self, **changes: Any) -> dict[str, Any]:
         return {"task": replace(self.task, **changes), "seed": self.seed}
 
-    def steps(self, log10_alpha: float, rate: float) -> int:
-        """Of descent, to the flow's end."""
-        return math.ceil(self.t_end * -log10_alpha * math.log(10) / rate)
+
+def steps_to(t_end: float, log10_alpha: float, rate: float) -> int:
+    """Of descent, to a rescaled time."""
+    return math.ceil(t_end * -log10_alpha * math.log(10) / rate)
 
 
-_SMOKE = _Size(ToyTask(dim=10, tokens=10, samples=200), 4, 4.0, 0.02, 3.0)
-_SMALL = _Size(ToyTask(dim=20, tokens=10, samples=500), 1, 1.5, 0.01, 1.5)
+_SMOKE = _Size(ToyTask(dim=10, tokens=10, samples=200), 0, 4.0, 0.02, 3.0)
+_SMALL = _Size(ToyTask(dim=20, tokens=10, samples=500), 0, 1.5, 0.01, 1.5)
 _PAPER = _Size(ToyTask(dim=50, tokens=10, samples=1000), 1, 0.5, 0.002, 0.5)
 
 
@@ -82,9 +88,9 @@ def _descent(name: str, title: str, shows: str, **changes: Any) -> Experiment:
     def make(size: _Size) -> TheorySpec:
         values = {"optimiser": "gd", "log10_alpha": _BESIDE, "part": 1.0, **changes}
         rate = values.pop("part") * size.rate
-        task = {key: values.pop(key) for key in ("targets", "activation", "loss") if key in values}
-        values.setdefault("num_steps", size.steps(values["log10_alpha"], rate))
-        return DescentSpec(**size.common(**task), learning_rate=rate, **values)
+        task = {"activation": values.pop("activation")} if "activation" in values else {}
+        num_steps = steps_to(size.t_end, values["log10_alpha"], rate)
+        return DescentSpec(**size.common(**task), learning_rate=rate, num_steps=num_steps, **values)
 
     return _experiment(name, title, shows, make)
 
@@ -135,14 +141,18 @@ EXPERIMENTS = (
         "toy-cross-entropy",
         "Cross-entropy without a penalty, outside the theorem; flow",
         "whether stages need a loss with a finite minimum",
-        lambda size: FlowSpec(**size.common(loss="cross_entropy"), log10_alpha=_BESIDE, t_end=size.t_end),
+        lambda size: FlowSpec(**size.common(loss="cross_entropy"), log10_alpha=_BESIDE, t_end=_CROSS_ENTROPY_END),
     ),
-    _descent(
+    _experiment(
         "toy-ceng501",
         "The toy of the CENG501 reproduction: random targets, α = 1e-2",
         "with targets that nothing generates there is next to nothing to learn; time is η·step/log(1/α)",
-        targets="noise",
-        log10_alpha=-2,
-        part=2.0,
+        lambda size: DescentSpec(
+            **size.common(targets="noise"),
+            optimiser="gd",
+            log10_alpha=-2,
+            learning_rate=_NOISE_RATE,
+            num_steps=steps_to(_NOISE_END, -2, _NOISE_RATE),
+        ),
     ),
 )
