@@ -80,6 +80,28 @@ def test_report_of_what_is_there(rankrise, tmp_path):
     assert "stable_rank_over_training-mine" in (tmp_path / "page" / "index.html").read_text()
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_damaged_run_does_not_stop_the_report(rankrise, tmp_path):
+    for name in ("mine", "yours"):
+        network_run(tmp_path / "own", name, ranks=RANKS, spectra=SPECTRA, initial=INITIAL)
+    (tmp_path / "own" / "yours" / f"{0:012x}" / "metrics.parquet").write_bytes(b"PAR1")
+    done = rankrise("report", "--runs", "own")
+    assert done.returncode == 0, done.stderr
+    warning = "rankrise: warning: A run is passed over: own/yours/000000000000/metrics.parquet must be as the manifest"
+    assert done.stderr.startswith(warning)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "stable_rank_over_training-mine" in page
+    assert "stable_rank_over_training-yours" not in page
+
+
+@pytest.mark.parametrize("args", [["report"], ["figure", "stable_rank_by_head"]])
+def test_out_that_is_a_file(rankrise, tmp_path, args):
+    (tmp_path / "f").write_text("")
+    done = rankrise(*args, "--out", "f")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "`--out` must be a folder; f is a file." in " ".join(done.stderr.split())
+
+
 def test_report_of_nothing(rankrise):
     done = rankrise("report", "--runs", "nowhere")
     assert done.returncode == 1

@@ -40,6 +40,11 @@ def rankrise(monkeypatch, capsys, tmp_path):
     return run
 
 
+def plain(text):
+    """Without the line breaks of a usage message."""
+    return " ".join(text.split())
+
+
 def undrawn(monkeypatch):
     """A page without figures, which take seconds."""
     write = report.write_report
@@ -102,12 +107,46 @@ def test_a_failing_run_is_said_and_the_rest_goes_on(rankrise, monkeypatch, tmp_p
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "toy-stages").write_text("in the way")
     done = rankrise("reproduce", "--device", "cpu")
-    assert done.returncode == 0
-    assert "toy-stages/" in done.stderr
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("rankrise: toy-stages/")
+    assert "has failed, as said above; run the same command again" in done.stderr
     assert "failed after" in done.stderr
     assert (tmp_path / "report" / "index.html").is_file()
     assert "toy-stages/" in done.stdout  # the reason of its claims
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_diverges_is_a_failure(rankrise, monkeypatch, tmp_path):
+    from rankrise.experiments import Attempt, _reproduce
+
+    undrawn(monkeypatch)
+    monkeypatch.setattr(_reproduce, "_attempt", lambda run, *rest: Attempt(run, "diverged", "loss is inf"))
+    done = rankrise("reproduce", "--device", "cpu")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("rankrise: 4 runs have failed, as said above;")
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("place", ["block.write", "parquet.write", "initial.write"])
+def test_a_full_disk_stops_it_with_a_sentence(place, rankrise, monkeypatch, tmp_path):
+    monkeypatch.setenv("RANKRISE_FAILPOINT", f"{place}:full")
+    done = rankrise("reproduce", "--device", "cpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        "rankrise: The disk of runs is full: make room, and run the same command again to go on."
+    )
+    assert "[2/4]" not in done.stderr
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("option", ["--runs", "--out"])
+def test_a_file_in_place_of_a_folder(option, rankrise, tmp_path):
+    (tmp_path / "f").write_text("")
+    for path in ("f", "f/below"):
+        done = rankrise("reproduce", option, path)
+        assert done.returncode == 2
+        assert f"`{option}` must be a folder; f is a file. Move it, or name another folder." in plain(done.stderr)
+        assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
 @pytest.mark.parametrize(

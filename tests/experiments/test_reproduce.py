@@ -1,5 +1,6 @@
 """Carrying a plan out: order, fates, and what a watcher is told."""
 
+import errno
 import subprocess
 import sys
 from dataclasses import replace
@@ -56,6 +57,26 @@ def test_what_fails_does_not_stop_the_others(tmp_path, plans, monkeypatch):
     assert [attempt.fate for attempt in attempts] == ["failed", "diverged", "finished"]
     assert attempts[0].message == "the moon is full"
     assert watch.begun == [(plan.name, n, 3, True, True) for n, plan in enumerate(plans, 1)]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_stops_the_rest(tmp_path, plans, monkeypatch, code):
+    error = RuntimeError("could not save")
+    error.__cause__ = OSError(code, "no room")
+    fake(monkeypatch, {"vit-cifar100": error})
+    watch = Watch()
+    attempts = carry_out(plans, out=tmp_path, device="cpu", watch=watch)
+    assert [(attempt.fate, attempt.message) for attempt in attempts] == [
+        ("finished", "why"),
+        ("full", "could not save"),
+    ]
+    assert [name for name, *_ in watch.begun] == ["vit-cifar10", "vit-cifar100"]
+
+
+def test_another_error_of_the_disk_does_not_stop_the_rest(tmp_path, plans, monkeypatch):
+    fake(monkeypatch, {"vit-cifar100": OSError(errno.EACCES, "no entry")})
+    fates = [attempt.fate for attempt in carry_out(plans, out=tmp_path, device="cpu")]
+    assert fates == ["finished", "failed", "finished"]
 
 
 def test_a_signal_stops_the_rest(tmp_path, plans, monkeypatch):

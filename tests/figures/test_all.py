@@ -42,6 +42,23 @@ def test_one_scale_alone_is_said_to_be_too_few(tmp_path):
     assert "needs two scales or more" in gallery.missing["stable_rank_by_scale vit-cifar10"]
 
 
+def test_what_cannot_be_read_does_not_stop_the_others(tmp_path):
+    found = runs(tmp_path, "vit-cifar10", "vit-cifar100", "gpt2-wikitext2")
+    (found["vit-cifar100"][0] / "metrics.parquet").write_bytes(b"PAR1")
+    (found["gpt2-wikitext2"][0] / "spec.json").unlink()
+    gallery = build_figures(found)
+    assert drawn(gallery) == {(name, "vit-cifar10") for name in OF_ONE}
+    for name in OF_ONE:
+        assert "metrics.parquet must be as the manifest says" in gallery.missing[f"{name} vit-cifar100"]
+    assert "must hold spec.json; it is missing" in gallery.missing["gpt2-wikitext2"]
+
+
+def test_a_network_without_spectra_has_the_figures_of_its_ranks(tmp_path):
+    gallery = build_figures({"mine": [network_run(tmp_path, "mine", ranks=RANKS)]})
+    assert drawn(gallery) == {(name, "mine") for name in ("stable_rank_over_training", "stable_rank_by_head")}
+    assert "has no `spectrum` of kq" in gallery.missing["spectrum_over_training mine"]
+
+
 def test_variants_come_behind(tmp_path):
     gallery = build_figures(runs(tmp_path, "vit-digits-relu", "vit-digits", "gpt2-wikitext2"))
     order = list(dict.fromkeys(figure.experiment for figure in gallery.figures))

@@ -42,7 +42,8 @@ def test_several_seeds_give_the_band_over_seeds(tmp_path):
     figure = build_figure("stable_rank_over_training", runs, experiment=NAME)
     trace = figure.panels[0].traces[0]
     assert trace.y == (3, 6)  # means 2 and 4, then 4 and 8
-    assert (trace.low, trace.high) == ((2, 4), (4, 8))
+    assert trace.low == pytest.approx((3 - 2**0.5, 6 - 8**0.5))  # of a sample: n - 1
+    assert trace.high == pytest.approx((3 + 2**0.5, 6 + 8**0.5))
     assert "± sd over seeds of the mean over heads" in figure.caption
 
 
@@ -104,7 +105,30 @@ def test_spectrum_says_how_many_directions_there_are(tmp_path):
     spectra = {1: [[[4, 0.1, 0.1]]], 20: [[[4, 2, 0.1]]]}
     folder = network_run(tmp_path, NAME, ranks={1: [[1]], 20: [[1]]}, spectra=spectra, initial=[[[1, 1, 1]]])
     caption = build_figure("spectrum_over_training", {NAME: [folder]}, experiment=NAME).caption
-    assert "1.0 at the first measurement, 2.0 at the last, and 3.0 at init" in caption
+    assert "1.0 at the first measurement, 2.0 at the last, and at least 3.0 at init" in caption
+    drawn = build_figure("spectrum_over_training", {NAME: [folder]}, experiment=NAME, num_values=1)
+    assert len(drawn.panels[0].traces[0].y) == 1
+    assert drawn.caption == caption  # counted over what was kept, not over what is drawn
+
+
+@pytest.mark.parametrize("figure_id", ["spectrum_over_training", "perturbation_vs_init", "components_by_scale"])
+def test_a_run_without_spectra_is_said_to_have_none(figure_id, tmp_path):
+    names = (NAME, f"{NAME}-scale-1", f"{NAME}-scale-0.1")
+    runs = {n: [network_run(tmp_path, n, ranks=RANKS, init_scale=0.1 if n.endswith("0.1") else 1.0)] for n in names}
+    with pytest.raises(ValueError, match=r"vit-cifar10.*/0{12} has no `spectrum` of kq: run it again with that measur"):
+        build_figure(figure_id, runs, experiment=NAME)
+
+
+def test_of_a_deep_network_three_layers_have_labels_and_bands(tmp_path):
+    ranks = {step: [[1.0 + layer, 2.0 + layer] for layer in range(12)] for step in (10, 20)}
+    runs = {NAME: [network_run(tmp_path, NAME, ranks=ranks)]}
+    figure = build_figure("stable_rank_over_training", runs, experiment=NAME)
+    traces = figure.panels[0].traces
+    assert [trace.y[-1] for trace in traces] == [1.5 + layer for layer in range(12)]
+    assert [trace.label for trace in traces if trace.at_end] == ["layer 1", "layer 6", "layer 12"]
+    assert [trace.group for trace in traces if trace.low] == ["layer 1", "layer 6", "layer 12"]
+    assert figure.order.ticks == ((0, "1"), (5 / 11, "6"), (1, "12"))
+    assert "± sd over heads, drawn for layers 1, 6, 12." in figure.caption
 
 
 def test_change_is_drawn_against_init_as_it_is(tmp_path):
@@ -122,7 +146,7 @@ def scale_runs(tmp_path):
             network_run(
                 tmp_path,
                 f"{NAME}-scale-{factor:g}",
-                ranks={20: (rank * np.ones((3, 2))).tolist()},
+                ranks={10: [[9.0 / rank] * 2] * 3, 20: [[rank] * 2] * 3},
                 spectra={20: (factor * np.ones((3, 2, 4))).tolist()},
                 initial=(np.ones((3, 2, 4))).tolist(),
                 init_scale=factor,
@@ -139,7 +163,39 @@ def test_stable_rank_by_scale_goes_by_the_spec_and_not_the_order(tmp_path):
     assert first.x == (0.03, 0.1, 0.3, 1)
     assert first.y == (2, 1.5, 1, 3)
     assert init.y == (4, 4)  # four equal values
-    assert "largest in 2 of 2 (key-query)" in figure.caption
+    assert "largest in 3 of 3 (key-query) and 3 of 3 (value-output)" in figure.caption
+
+
+def test_stable_rank_by_scale_names_the_layers_that_are_not_lower(tmp_path):
+    """Also those that are not drawn: layer 2."""
+    runs = {}
+    for factor, ranks in ((1.0, [3.0, 3.0, 3.0]), (0.1, [2.0, 4.0, 2.0])):
+        name = f"{NAME}-scale-{factor:g}"
+        runs[name] = [network_run(tmp_path, name, ranks={20: [[r, r] for r in ranks]}, init_scale=factor)]
+    figure = build_figure("stable_rank_by_scale", runs, experiment=NAME)
+    assert "largest in 2 of 3 (key-query; not in 2) and 2 of 3 (value-output; not in 2)" in figure.caption
+
+
+def test_bars_of_unequal_seeds_are_not_mixed(tmp_path):
+    runs = {}
+    for factor, levels in ((1.0, (3.0, 4.0, 5.0)), (0.1, (2.0,))):
+        name = f"{NAME}-scale-{factor:g}"
+        folders = [
+            network_run(tmp_path, name, ranks={20: [[r, r + 2]]}, init_scale=factor, seed=seed)
+            for seed, r in enumerate(levels)
+        ]
+        runs[name] = folders
+    figure = build_figure("stable_rank_by_scale", runs, experiment=NAME)
+    trace = figure.panels[0].traces[0]
+    assert (trace.x, trace.y) == ((0.1, 1), (3, 5))
+    assert (trace.low[1], trace.high[1]) == pytest.approx((4, 6))  # over seeds, not over heads
+    assert np.isnan([trace.low[0], trace.high[0]]).all()
+    assert "± sd over seeds of the mean over heads; no bar at 0.1, of one seed" in figure.caption
+    assert "with Adam, 3 seeds at 1, one seed at 0.1." in figure.caption
+    runs[f"{NAME}-scale-1"] = runs[f"{NAME}-scale-1"][:1]
+    alone = build_figure("stable_rank_by_scale", runs, experiment=NAME)
+    assert (alone.panels[0].traces[0].low, alone.panels[0].traces[0].high) == ((2, 3), (4, 5))
+    assert "± sd over heads." in alone.caption
 
 
 def test_components_are_of_one_head_at_three_scales(tmp_path):
@@ -148,7 +204,7 @@ def test_components_are_of_one_head_at_three_scales(tmp_path):
     assert [panel.title for panel in figure.panels[:3]] == [f"scale {s}, key-query" for s in ("1", "0.1", "0.03")]
     trace = figure.panels[1].traces[0]
     assert (trace.x, trace.y) == ((0, 10), (0, 0.1))
-    assert "is 1.00, 1.00, 1.00, from left to right" in figure.caption
+    assert "is 1.00 at scale 1, 1.00 at scale 0.1, 1.00 at scale 0.03." in figure.caption
     with pytest.raises(ValueError, match=r"`layer` and `head` must be at most 3 and 2, from 1; got 4, 1"):
         build_figure("components_by_scale", runs, experiment=NAME, layer=4)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.figures.runs import flow_run, toy_runs
+from tests.figures.runs import TASK, flow_run, matrix_run, robustness_run, toy_runs
 
 from rankrise.figures import build_figure
 from rankrise.figures._toy import thin
@@ -75,6 +75,17 @@ def test_stages_shows_both_heads(runs):
     assert "α = 10⁻⁸" in figure.caption
 
 
+def test_stages_of_another_task_or_seed_are_refused(runs, tmp_path):
+    for n, options in enumerate(({"task": {"dim": 3}}, {"seed": 1})):
+        other = matrix_run(tmp_path / str(n), times=[0, 1], losses=[1, 0], spectra=[[0] * 4] * 2, **options)
+        with pytest.raises(ValueError, match=r"needs a finished run of toy-matrix-flow on the task of the flows"):
+            build_figure("toy_stages", runs | {"toy-matrix-flow": [other]})
+
+
+def test_the_plateau_before_the_first_stage_is_cut(runs):
+    assert {panel.x.low for panel in build_figure("toy_scales", runs).panels} == {0.8}
+
+
 def test_stages_of_another_alpha(runs):
     assert build_figure("toy_stages", runs, log10_alpha=-2.0).sources[0].startswith("toy-flow-2/")
     with pytest.raises(ValueError, match=r"`log10_alpha` must be of a flow that was run; got -3\. There are: -2, -8"):
@@ -87,8 +98,60 @@ def test_robustness_draws_the_distance_of_every_perturbation_that_moved_somethin
     assert [trace.group for trace in distance.traces] == ["t = 1", "t = 2"]
     assert distance.traces[0].x == pytest.approx((0, 0.1, 0.2, 0.3))
     assert distance.traces[0].y == pytest.approx((0.5, 0.05, 0.005, 0.0005))
+    assert [(trace.label, trace.at_end) for trace in distance.traces] == [("1", True), ("2", True)]
     assert distance.y.log
-    assert "at most 0.0005 (4.3)" in figure.caption
+    assert "Of 4.3, n = 2: at the end 0.001 of the worst push is left, of the others at most 0.001." in figure.caption
+    assert "Left out: 1 of 4.3 and 1 of 4.4, whose push was less than a tenth of the noise" in figure.caption
+
+
+def a_push(time, *ends):
+    """Twelve products; `ends` are distances of the i-th at the end, after a push of 0.5 of the first."""
+    plain = np.tile(np.arange(1.0, 13.0), (3, 1))
+    pushed = plain.copy()
+    pushed[0, 0] += 0.5
+    for i, end in ends:
+        pushed[2, i] += end
+    return [time, time + 0.1, time + 0.2], plain, pushed
+
+
+@pytest.mark.parametrize("worst", range(5))
+def test_robustness_draws_the_perturbation_that_returns_least(runs, tmp_path, worst):
+    pushes = [a_push(n, (0, 0.4 if n == worst else 0.01 * n)) for n in range(5)]
+    found = runs | {"toy-robustness-4.3": [robustness_run(tmp_path / "more", "4.3", pushes=pushes)]}
+    figure = build_figure("toy_robustness", found)
+    titles = [panel.title for panel in figure.panels[:3]]
+    assert f"4.3: t = {worst}.00, the worst" in titles
+    assert {"0.00", "4.00"} <= {title.split("t = ")[1][:4] for title in titles}  # and the first and the last
+    assert titles == sorted(titles, key=lambda title: title.split("t = ")[1])
+    assert "Of 4.3, n = 5: at the end 0.8 of the worst push is left" in figure.caption
+
+
+def test_robustness_draws_the_products_that_differ_most(runs, tmp_path):
+    """Eight of twelve, also where they were not pushed but went apart later."""
+    apart = [(i, 0.2 * (i + 1)) for i in range(1, 12)]
+    found = runs | {"toy-robustness-4.3": [robustness_run(tmp_path / "more", "4.3", pushes=[a_push(1, *apart)])]}
+    panel = build_figure("toy_robustness", found).panels[0]
+    drawn = {trace.y[0] for trace in panel.traces if trace.group == "without noise"}
+    assert drawn == {5, 6, 7, 8, 9, 10, 11, 12}
+    assert panel.x.high == pytest.approx(0.2)  # until the end
+
+
+def test_robustness_leaves_out_what_noise_did_not_push(runs, tmp_path):
+    times, plain, pushed = a_push(1, (0, 0.3))
+    pushed[0, 0] = plain[0, 0] + 0.004  # of a noise of 0.05
+    pushes = [(times, plain, pushed), a_push(2)]
+    found = runs | {"toy-robustness-4.3": [robustness_run(tmp_path / "more", "4.3", pushes=pushes)]}
+    figure = build_figure("toy_robustness", found)
+    assert [trace.group for trace in figure.panels[3].traces] == ["t = 2"]
+    assert "Of 4.3, n = 1: at the end 0 of the worst push is left." in figure.caption
+    assert "(differences at the end: at most 0.3)" in figure.caption
+    assert np.isnan(figure.panels[3].traces[0].y[1])  # nothing is no point on a logarithmic axis
+
+
+def test_robustness_of_two_tasks_is_refused(runs, tmp_path):
+    other = robustness_run(tmp_path / "more", "4.4", pushes=[a_push(1)], task=TASK | {"dim": 6})
+    with pytest.raises(ValueError, match=r"must be of one task; got toy-robustness-4\.3/0, toy-robustness-4\.4/0\."):
+        build_figure("toy_robustness", runs | {"toy-robustness-4.4": [other]})
 
 
 def test_robustness_draws_products_with_and_without_noise(runs):

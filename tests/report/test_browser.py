@@ -97,6 +97,24 @@ def test_report_loads(scheme, width, report, open_page):
     assert contrast(page, ".fails") > 4.5
 
 
+def test_on_a_phone_rows_and_columns_stay_and_are_swiped_through(report, open_page):
+    page = open_page(report, width=390)
+    scroll_through(page)
+    grid = page.locator("#figure-spectrum_over_training-vit-cifar10 .grid")
+    tops = grid.evaluate("(e) => [...e.children].map((panel) => panel.getBoundingClientRect().top)")
+    assert len(tops) == 4  # two circuits, two layers
+    assert tops[0] == tops[1] < tops[2] == tops[3]
+    assert grid.evaluate("(e) => e.scrollWidth > e.clientWidth")
+    grid.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(800)
+    assert grid.evaluate("(e) => e.scrollLeft") > 0
+    wide = page.locator("#figure-toy_scales .panel.wide").bounding_box()
+    assert wide["x"] >= 0
+    assert wide["x"] + wide["width"] <= 390
+    assert overflow(page) <= 0
+
+
 def test_report_is_light_and_dark(report, open_page):
     light, dark = (open_page(report, color_scheme=scheme) for scheme in ("light", "dark"))
     colours = [page.evaluate("getComputedStyle(document.body).backgroundColor") for page in (light, dark)]

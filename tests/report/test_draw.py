@@ -93,6 +93,18 @@ def test_labels_that_touch_move_apart_and_stay_inside():
     assert apart([100.0, 100.0], gap=10.0, low=0.0, high=100.0) == [90.0, 100.0]
 
 
+@pytest.mark.parametrize(("gap", "num_lines"), [(0.01, 2), (2.0, 0)])
+def test_a_label_that_had_to_move_has_a_line_to_its_curve(gap, num_lines):
+    traces = tuple(Trace((0.0, 1.0), (0.0, 3 + i * gap), f"layer {i}", group=str(i), at_end=True) for i in range(2))
+    panel = Panel("", Axis("", low=0, high=1), Axis("", low=0, high=6), traces)
+    with mpl.rc_context({**dict(mpl.rcParamsDefault), **_draw._STYLE}):
+        picture = _draw._picture(FigureData("a", "", "", (panel,), 1, 1, ()))
+    labels = [text for text in picture.axes[0].texts if text.get_text().startswith("layer")]
+    assert len(labels) == 2
+    assert sum(label.arrow_patch is not None for label in labels) == num_lines
+    assert all(label.xy == (1.0, 3 + i * gap) for i, label in enumerate(labels))  # where the curve ends
+
+
 @pytest.mark.parametrize("figure_id", ["stable_rank_over_training", "toy_stages"])
 def test_nothing_is_cut_off(figure_id, runs):
     figure = build_figure(figure_id, runs, **({} if figure_id in TOY else {"experiment": NAME}))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankrise.cli._errors import sentence
+from rankrise.cli._output import folder
 from rankrise.cli._run import Scale
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def figure(
 ) -> None:
     """Draw figures of finished runs; nothing is trained. Each is also written as the numbers behind it."""
     kinds = _kinds(formats)
+    folder(out, "--out")
     from rankrise.experiments import find_runs
     from rankrise.figures import figure_ids, takes_experiment
 

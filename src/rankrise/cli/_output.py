@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 import typer
 
@@ -39,3 +40,16 @@ def progress() -> Callable[[str], None]:
             typer.echo(f"\r{text}\x1b[K" if on_terminal else text, err=True, nl=not on_terminal)
 
     return report
+
+
+def folder(path: Path, option: str) -> None:
+    """Refuse a file where a folder is wanted, or in its way, before anything is done.
+
+    Raises:
+        typer.BadParameter: It is one.
+    """
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise typer.BadParameter(
+                f"`{option}` must be a folder; {place} is a file. Move it, or name another folder."
+            )

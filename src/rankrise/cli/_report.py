@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rankrise.cli._output import folder
 from rankrise.cli._results import exit_if_strict, print_results, write_results
 from rankrise.cli._run import Scale
 
@@ -20,6 +21,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Write the report of finished runs; nothing is trained. Works on results/runs of the repository as well."""
+    folder(out, "--out")
     from rankrise.experiments import find_runs
 
     found = find_runs(runs, scale=None if scale is None else scale.value)

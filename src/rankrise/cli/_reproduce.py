@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankrise.cli._errors import sentence
-from rankrise.cli._output import table
+from rankrise.cli._output import folder, table
 from rankrise.cli._results import exit_if_strict, print_results, write_results
 from rankrise.cli._run import Scale
 from rankrise.cli._watch import PlanWatch
@@ -33,16 +33,19 @@ def reproduce(
         int | None, typer.Option(min=1, max=100, help="Seeds of every network. [default: the plan's, 1 or 3]")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. [default: the best there is]")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim fails.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also if a claim fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Run everything the paper's figures and claims need, draw the figures, judge the claims, write the report.
 
     What is done is not done again, and what was cut off goes on: run the same command again after a stop, or at the
-    same time in a second shell, to share the work. What has no data is left out, and its claims are not tested. A claim
-    that fails is a result, not a failure: see --strict.
+    same time in a second shell, to share the work. What has no data is left out, and its claims are not tested. A run
+    that fails or diverges does not keep the others from the report, but the command then exits with 1. A claim that
+    fails is a result, not a failure: see --strict.
     """
+    folder(runs, "--runs")
+    folder(out, "--out")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise typer.BadParameter("Must be one process; use torchrun with `rankrise run`, then reproduce alone.")
     from rankrise.experiments import carry_out, plan_reproduction
@@ -58,8 +61,15 @@ def reproduce(
     if stopped is not None:
         typer.echo("rankrise: stopped; run the same command again to go on.", err=True)
         raise typer.Exit(128 + (stopped.signal or signal.SIGTERM))
+    if any(attempt.fate == "full" for attempt in attempts):
+        raise OSError(f"The disk of {runs} is full: make room, and run the same command again to go on.")
     results = write_results(plan.finished(), out, absent=_absent(plan, attempts), note=watch.note)
     print_results(results, as_json=as_json, more={"scale": plan.scale, "runs": [_record(a.run, a) for a in attempts]})
+    failed = [f"{a.run.name}/{a.run.hash}" for a in attempts if a.fate in ("failed", "diverged")]
+    if failed:
+        what = f"{failed[0]} has" if len(failed) == 1 else f"{len(failed)} runs have"
+        typer.echo(f"rankrise: {what} failed, as said above; run the same command again to try once more.", err=True)
+        raise typer.Exit(1)
     exit_if_strict(results, strict)
 
 

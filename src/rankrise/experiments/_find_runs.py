@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from rankrise.experiments._experiment import SCALES
 from rankrise.experiments._registry import experiments
 from rankrise.experiments._reproduction import plan_reproduction
 from rankrise.experiments._spec import to_json
-from rankrise.store import has_run, is_sealed, load_spec
+from rankrise.store import has_run, is_sealed, load_spec, verify_run
 
 
 def find_runs(folder: str | os.PathLike[str], *, scale: str | None = None) -> dict[str, list[Path]]:
@@ -18,7 +19,8 @@ def find_runs(folder: str | os.PathLike[str], *, scale: str | None = None) -> di
 
     Runs of one experiment must differ in their seed only to be drawn and judged together. Where there are several such
     groups, the one of the largest scale is taken, `paper` before `small` before `smoke` before any other; among others
-    the longest, then the one of most seeds. A folder that is damaged or no run is passed over.
+    the longest, then the one of most seeds. A folder that is no finished run is passed over; a run that is damaged, or
+    is of no experiment, with a warning.
 
     Args:
         folder: Of the runs.
@@ -31,7 +33,11 @@ def find_runs(folder: str | os.PathLike[str], *, scale: str | None = None) -> di
     {}
     """
     if scale is not None:
-        return plan_reproduction(scale, out=folder).finished()
+        plan = plan_reproduction(scale, out=folder)
+        for run in {run.folder: run for runs in plan.members.values() for run in runs}.values():
+            if run.state == "refused":
+                _warn(run.problem)
+        return plan.finished()
     found: dict[str, list[Path]] = {}
     for place in sorted(path for path in Path(folder).glob("*") if path.is_dir()):
         groups = _groups(place)
@@ -44,27 +50,41 @@ def _groups(place: Path) -> list[list[Path]]:
     """Runs of an experiment that differ in their seed only."""
     groups: dict[str, list[Path]] = {}
     for path in sorted(place.iterdir()):
-        spec = _spec_of(path)
+        spec = _checked(path)
         if spec is not None:
             shared = json.dumps({key: value for key, value in spec.items() if key != "seed"}, sort_keys=True)
             groups.setdefault(shared, []).append(path)
     return list(groups.values())
 
 
-def _spec_of(path: Path) -> dict[str, Any] | None:
-    """The spec of a finished run; None where there is none that can be read."""
+def _checked(path: Path) -> dict[str, Any] | None:
+    """The spec of a finished run whose files are all as its manifest says; else None, with a warning for a run."""
     try:
         if not has_run(path) or not is_sealed(path):
             return None
-        config = load_spec(path).get("config")
-    except (OSError, ValueError):
+        verify_run(path)
+        spec = _spec_of(path)
+    except (OSError, ValueError) as error:
+        _warn(str(error))
         return None
+    if not spec:
+        _warn(f"{path} must be the run of an experiment; its spec.json names none")
+    return spec or None
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(f"A run is passed over: {' '.join(reason.split()).rstrip('.')}.", UserWarning, stacklevel=3)
+
+
+def _spec_of(path: Path) -> dict[str, Any]:
+    """The spec of a run's experiment; empty where there is none."""
+    config = load_spec(path).get("config")
     spec = config.get("spec") if isinstance(config, Mapping) else None
-    return spec if isinstance(spec, dict) else None
+    return spec if isinstance(spec, dict) else {}
 
 
 def _rank(name: str, group: Sequence[Path]) -> tuple[int, float, int]:
-    spec = _spec_of(group[0]) or {}
+    spec = _spec_of(group[0])
     known = experiments().get(name)
     places = [n for n, scale in enumerate(SCALES) if known and _same(to_json(known.spec(scale)), spec)]
     training = spec.get("training")
@@ -79,7 +99,7 @@ def _with_scale_one(found: dict[str, list[Path]]) -> dict[str, list[Path]]:
         base, is_member, _ = name.partition("-scale-")
         one = f"{base}-scale-1"
         if is_member and one not in found and base in found:
-            ours, theirs = _spec_of(found[base][0]) or {}, _spec_of(found[name][0]) or {}
+            ours, theirs = _spec_of(found[base][0]), _spec_of(found[name][0])
             model = ours.get("model"), theirs.get("model")
             if all(isinstance(m, Mapping) for m in model) and _same(ours, {**theirs, "model": model[0]}):
                 rest = [{k: v for k, v in dict(m or {}).items() if k != "init_scale"} for m in model]

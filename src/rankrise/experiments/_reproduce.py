@@ -4,6 +4,7 @@ Several processes may carry the same plan out in one folder: each leaves out wha
 at the end.
 """
 
+import errno
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,15 +19,16 @@ from rankrise.store import RunBusyError
 if TYPE_CHECKING:
     from rankrise.training import Progress, Report
 
-Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "busy"]
+Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "busy", "full"]
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
 class Attempt:
     """What became of one run of a plan.
 
-    `missing` has no data, and was not tried; `failed` raised an error; `busy` is being run by another process.
-    `message` says why.
+    `missing` has no data, and was not tried; `failed` raised an error; `busy` is being run by another process; `full`
+    found no room on the disk, and nothing was tried after it. `message` says why.
     """
 
     run: PlannedRun
@@ -55,7 +57,7 @@ class Watch(Protocol):
 def carry_out(
     runs: Sequence[PlannedRun], *, out: Path, device: str | None = None, watch: Watch | None = None
 ) -> list[Attempt]:
-    """Do the runs of a plan that are not done; what fails does not stop the others, a signal does.
+    """Do the runs of a plan that are not done; what fails does not stop the others, a signal or a full disk does.
 
     Args:
         runs: Of `Reproduction.runs`.
@@ -64,7 +66,7 @@ def carry_out(
         watch: Told of everything.
 
     Returns:
-        What became of each run, in order; after a signal, of those before it.
+        What became of each run, in order; after a signal or on a full disk, of those before it.
     """
     estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
     left = [run for run in runs if not run.problem and run.state != "done"]
@@ -94,7 +96,7 @@ def carry_out(
         ends[run.folder] = attempt
         if watch is not None:
             watch.end(attempt, after)
-        if attempt.fate == "stopped":
+        if attempt.fate in ("stopped", "full"):
             break
     return [ends[run.folder] for run in runs if run.folder in ends]
 
@@ -112,11 +114,21 @@ def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -
     except RunBusyError as error:
         return Attempt(run, "busy", str(error))
     except Exception as error:
-        return Attempt(run, "failed", " ".join(str(error).split()) or type(error).__name__, time.monotonic() - begun)
+        fate: Fate = "full" if _is_full(error) else "failed"
+        return Attempt(run, fate, " ".join(str(error).split()) or type(error).__name__, time.monotonic() - begun)
     finally:
         if progress is not None:
             progress.close()
     return Attempt(run, report.status, report.message, time.monotonic() - begun, report.signal)
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether an error goes back to a disk, or a quota, without room."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _has_gpu(device: str | None) -> bool:

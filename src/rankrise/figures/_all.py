@@ -4,14 +4,17 @@ from typing import NamedTuple
 
 from rankrise.figures._data import FigureData
 from rankrise.figures._registry import build_figure, figure_ids, takes_experiment
-from rankrise.figures._runs import Runs, read_run
+from rankrise.figures._runs import Runs, spec_of
 
 _BY_SCALE = ("components_by_scale", "stable_rank_by_scale")
 _OF_VARIANTS = "stable_rank_over_training"
 
 
 class Gallery(NamedTuple):
-    """Figures, and for each that could not be made a sentence, by id or by id and experiment."""
+    """Figures, and for each that could not be made a sentence, by id or by id and experiment.
+
+    An experiment whose spec cannot be read has its sentence by its name.
+    """
 
     figures: tuple[FigureData, ...]
     missing: dict[str, str]
@@ -33,17 +36,27 @@ def build_figures(runs: Runs) -> Gallery:
     """
     figures: list[FigureData] = []
     missing: dict[str, str] = {}
-    for figure_id, experiment in _wanted(runs):
+    for figure_id, experiment in _wanted(_networks(runs, missing)):
         name = f"{figure_id} {experiment}".strip()
         try:
             figures.append(build_figure(figure_id, runs, **({"experiment": experiment} if experiment else {})))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             missing[name] = " ".join(str(error).split())
     return Gallery(tuple(figures), missing)
 
 
-def _wanted(runs: Runs) -> list[tuple[str, str]]:
-    networks = [name for name, folders in runs.items() if folders and "training" in read_run(folders[0]).spec]
+def _networks(runs: Runs, missing: dict[str, str]) -> list[str]:
+    """Experiments that train a network; of one whose spec cannot be read, `missing` gets the reason."""
+    found = []
+    for name, folders in runs.items():
+        try:
+            found += [name] if folders and "training" in spec_of(folders[0])[1] else []
+        except (OSError, ValueError) as error:
+            missing[name] = " ".join(str(error).split())
+    return found
+
+
+def _wanted(networks: list[str]) -> list[tuple[str, str]]:
     families = list(dict.fromkeys(name.partition("-scale-")[0] for name in networks if "-scale-" in name))
     plain = [name for name in networks if not _is_member(name, networks)]
     toys = [(figure_id, "") for figure_id in figure_ids() if not takes_experiment(figure_id)]

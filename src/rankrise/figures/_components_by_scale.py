@@ -7,6 +7,8 @@ from rankrise.figures._data import Axis, FigureData, Panel, Trace, numbers
 from rankrise.figures._scales import by_scale
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rankrise.figures._runs import RunData, Runs
 
 ID = "components_by_scale"
@@ -43,10 +45,10 @@ def build(
         experiment=experiment,
         title=f"Components of the change, head {head} of layer {layer}: {net.network_name(some)}",
         caption=(
-            f"The {num_components} largest singular values of the change over training, dark to light; initial "
-            "weights get smaller to the right. Look how far σ_1 leads, and when the others follow. At the end "
-            f"σ_2 / σ_1 of the key-query change is {_ratios(panels[: len(chosen)])}, from left to right. Each panel "
-            f"has its own vertical axis. {net.describe([some])}"
+            f"The {num_components} largest singular values of the change over training, dark to light, from the "
+            "largest initial weights to the smallest. Look how far σ_1 leads, and when the others follow. At the end "
+            f"σ_2 / σ_1 of the key-query change is {_ratios(chosen, panels[: len(chosen)])}. Each panel has its own "
+            f"vertical axis. {net.describe([some])}"
         ),
         panels=tuple(panels),
         rows=2,
@@ -55,10 +57,12 @@ def build(
     )
 
 
-def _ratios(panels: list[Panel]) -> str:
-    """σ_2 / σ_1 at the end of each panel, as text."""
-    ends = [[trace.y[-1] for trace in panel.traces[:2]] for panel in panels]
-    return ", ".join(f"{second / first:.2f}" if first else "undefined" for first, second in ends)
+def _ratios(factors: "Iterable[float]", panels: "Iterable[Panel]") -> str:
+    """σ_2 / σ_1 at the end of the panel of each factor, as text."""
+    ends = [
+        (factor, *(trace.y[-1] for trace in panel.traces[:2])) for factor, panel in zip(factors, panels, strict=True)
+    ]
+    return ", ".join(f"{f'{b / a:.2f}' if a else 'undefined'} at scale {factor:g}" for factor, a, b in ends)
 
 
 def _spread(factors: list[float], num: int) -> list[float]:

@@ -46,8 +46,8 @@ def network_name(run: "RunData") -> str:
     return f"{_MODELS.get(str(run.spec.get('model', {}).get('kind')), 'a network')} on {data_name(run)}"
 
 
-def describe(runs: "Sequence[RunData]") -> str:
-    """What was run: network, data, length, optimiser and seeds, in a sentence."""
+def describe(runs: "Sequence[RunData]", *, repeats: str = "") -> str:
+    """What was run: network, data, length, optimiser and seeds, in a sentence; `repeats` in place of the seeds."""
     spec = runs[0].spec
     model, training, data = (spec.get(part, {}) for part in ("model", "training", "data"))
     size = f" ({data['num_train']:,} samples)" if data.get("num_train") else ""
@@ -56,7 +56,7 @@ def describe(runs: "Sequence[RunData]") -> str:
     shape = f", {model.get('num_layers', 1)} layers × {model.get('num_heads', 1)} heads"
     length = f"{training['epochs']:,} epochs of " if "epochs" in training else ""
     optimiser = f" with {str(training['optimiser']).capitalize()}" if "optimiser" in training else ""
-    return f"Run: {network}{shape}, {length}{data_name(runs[0])}{size}{labels}{optimiser}, {seeds(runs)}."
+    return f"Run: {network}{shape}, {length}{data_name(runs[0])}{size}{labels}{optimiser}, {repeats or seeds(runs)}."
 
 
 def seeds(runs: "Sequence[RunData]") -> str:
@@ -88,16 +88,18 @@ def time_label(run: "RunData") -> str:
 def mean_and_band(values: "Sequence[NDArray[np.float64]]") -> tuple[Numbers, Numbers, Numbers]:
     """Mean, and mean ± sd: over heads of one run, or over runs of the mean over heads.
 
+    Seeds are a sample, so that their sd divides by n - 1; the heads of one run are all there are, and divide by n.
+
     Args:
         values: A (points, heads) for each run.
 
     >>> mean_and_band([np.array([[1.0, 3.0]])])
     ((2.0,), (1.0,), (3.0,))
-    >>> mean_and_band([np.array([[1.0, 3.0]]), np.array([[4.0, 4.0]])])
-    ((3.0,), (2.0,), (4.0,))
+    >>> mean_and_band([np.array([[1.0, 1.0]]), np.array([[2.0, 2.0]]), np.array([[2.0, 4.0]])])
+    ((2.0,), (1.0,), (3.0,))
     """
     stacked = values[0].T if len(values) == 1 else np.stack([v.mean(axis=-1) for v in values])
-    mean, spread = stacked.mean(axis=0), stacked.std(axis=0)
+    mean, spread = stacked.mean(axis=0), stacked.std(axis=0, ddof=min(len(values) - 1, 1))
     return numbers(mean), numbers(mean - spread), numbers(mean + spread)
 
 

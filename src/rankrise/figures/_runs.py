@@ -51,18 +51,32 @@ class RunData:
         return steps[order], values[order]
 
     def dense(self, quantity: str, circuit: str) -> Dense:
-        """A quantity of a circuit as an array; without rows, of no steps."""
-        return dense(self._rows(quantity, circuit))
+        """A quantity of a circuit as an array.
+
+        Raises:
+            ValueError: The run has none.
+        """
+        part = self._rows(quantity, circuit)
+        if not part.num_rows:
+            raise ValueError(f"{self.source} has no `{quantity}` of {circuit}: run it again with that measured.")
+        return dense(part)
 
     def initial_spectrum(self, circuit: str) -> "NDArray[np.float64]":
-        """Singular values before training, (layers, heads, index): from the table, else from the initial weights."""
-        found = self.dense("initial_spectrum", circuit)
-        if not len(found.steps):
+        """Singular values before training, (layers, heads, index): from the table, else from the initial weights.
+
+        Raises:
+            FileNotFoundError: There is neither.
+            ValueError: The initial weights have no such circuit.
+        """
+        part = self._rows("initial_spectrum", circuit)
+        if not part.num_rows:
             import pyarrow.compute as pc
 
             table = initial_spectra(self.folder)
-            found = dense(table.filter(pc.equal(table["circuit"], circuit)))
-        return np.asarray(found.values[0])
+            part = table.filter(pc.equal(table["circuit"], circuit))
+        if not part.num_rows:
+            raise ValueError(f"{self.source} has no {circuit} in its initial weights: figures need both circuits.")
+        return np.asarray(dense(part).values[0])
 
     def _rows(self, quantity: str, circuit: str) -> "pa.Table":
         import pyarrow.compute as pc
@@ -87,11 +101,22 @@ def read_run(folder: Path) -> RunData:
         FileNotFoundError: There is no run.
         ValueError: It is damaged.
     """
+    name, spec = spec_of(folder)
+    return RunData(Path(folder), name, spec, load_run(folder))
+
+
+def spec_of(folder: Path) -> tuple[str, Mapping[str, Any]]:
+    """What a run is called, and the spec of its experiment; without its table.
+
+    Raises:
+        FileNotFoundError: There is no run.
+        ValueError: Its spec is damaged.
+    """
     spec = load_spec(folder)
     config = spec.get("config", spec)
-    inner = config.get("spec", config) if isinstance(config, Mapping) else {}
-    name = config.get("experiment", folder.parent.name) if isinstance(config, Mapping) else folder.parent.name
-    return RunData(Path(folder), str(name), inner, load_run(folder))
+    if not isinstance(config, Mapping):
+        return folder.parent.name, {}
+    return str(config.get("experiment", folder.parent.name)), config.get("spec", config)
 
 
 def read_experiment(runs: Runs, name: str, *, figure: str) -> list[RunData]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rankrise.figures import _networks as net
 from rankrise.figures._data import Axis, FigureData, Order, Panel, Trace, numbers
-from rankrise.figures._runs import RunData, Runs, read_experiment
+from rankrise.figures._runs import Runs, read_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,18 +28,20 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
         ValueError: It has no runs, or they differ in more than the seed.
     """
     found = read_experiment(runs, experiment, figure=ID)
-    spectra = {circuit: _mean_spectra(found, circuit, num_values) for circuit in net.CIRCUITS}
-    initial = {circuit: _mean_initial(found, circuit, num_values) for circuit in net.CIRCUITS}
-    steps = found[0].dense("spectrum", "kq").steps
-    times = net.epochs(found[0], steps)
-    layers = net.spread_layers(spectra["kq"].shape[1])
+    spectra = {c: _stack([run.dense("spectrum", c).values for run in found]) for c in net.CIRCUITS}
+    initial = {c: _stack([run.initial_spectrum(c)[None] for run in found]) for c in net.CIRCUITS}
+    times = net.epochs(found[0], found[0].dense("spectrum", "kq").steps)
+    layers = net.spread_layers(spectra["kq"].shape[2])
     panels = [
-        _panel(f"{net.layer_name(layer)}, {net.CIRCUITS[c].split()[0]}", times, spectra[c][:, layer], initial[c][layer])
+        _panel(f"{net.layer_name(layer)}, {net.CIRCUITS[c].split()[0]}", times, now[:, layer], init[0, layer])
         for c in net.CIRCUITS
+        for now, init in [[_mean(part[c])[..., :num_values] for part in (spectra, initial)]]
         for layer in layers
     ]
     unit = net.time_label(found[0])
-    counts = _counts(panels)
+    rank = found[0].spec.get("model", {}).get("head_dim", np.inf)
+    init = _count(list(initial.values()), most=rank)
+    first, last = (_count([part[:, step] for part in spectra.values()], most=2 * rank) for step in (0, -1))
     levels = _levels(len(times))
     shown = sorted({0, len(times) // 3, 2 * len(times) // 3, len(times) - 1})
     return FigureData(
@@ -48,8 +50,8 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
         title=f"Spectrum of the learned change through training: {net.network_name(found[0])}",
         caption=(
             "Singular values of the change, divided by the largest, from early (light) to late (dark), against those "
-            "of the product at init (dashed). Above a tenth of the largest are, on average over the panels, "
-            f"{counts[1]} at the first measurement, {counts[-1]} at the last, and {counts[0]} at init. Mean over "
+            "of the product at init (dashed). Above a tenth of the largest are, on average over all heads, "
+            f"{first} at the first measurement, {last} at the last, and {init} at init. Mean over "
             f"heads. {net.describe(found)}"
         ),
         panels=tuple(panels),
@@ -60,10 +62,31 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
     )
 
 
-def _counts(panels: "Sequence[Panel]") -> list[str]:
-    """How many values of each curve are above a tenth of the largest, mean over panels, as text."""
-    above = [[sum(value > 0.1 for value in trace.y) for trace in panel.traces] for panel in panels]
-    return [f"{value:.1f}" for value in np.mean(above, axis=0)]
+def _stack(spectra: "Sequence[NDArray[np.float64]]") -> "NDArray[np.float64]":
+    """(seeds, steps, layers, heads, values), every head divided by its own largest."""
+    return np.stack([normalised(sigma) for sigma in spectra])
+
+
+def _mean(spectra: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    """(steps, layers, values), over heads first."""
+    return np.asarray(spectra.mean(axis=3).mean(axis=0))
+
+
+def _count(parts: "Sequence[NDArray[np.float64]]", most: float) -> str:
+    """How many values of a head are above a tenth of its largest, mean over all heads, as text.
+
+    Args:
+        parts: Spectra along the last axis, NaN where none was kept.
+        most: Rank that the matrices can have. Where a head has fewer values, and all are above, there may be more.
+
+    >>> two = [np.array([[1.0, 0.5], [1.0, 0.05]])]
+    >>> _count(two, most=2), _count(two, most=4)
+    ('1.5', 'at least 1.5')
+    """
+    num_above = [(part > 0.1).sum(axis=-1) for part in parts]
+    num_kept = [np.isfinite(part).sum(axis=-1) for part in parts]
+    is_cut = any(((n == kept) & (kept > 0) & (kept < most)).any() for n, kept in zip(num_above, num_kept, strict=True))
+    return ("at least " if is_cut else "") + f"{np.mean([n.mean() for n in num_above]):.1f}"
 
 
 def _short(time: float) -> str:
@@ -83,18 +106,6 @@ def _panel(title: str, times: "NDArray[np.float64]", now: "NDArray[np.float64]",
         x = numbers(range(1, len(sigma) + 1))
         traces.append(Trace(x, numbers(sigma), group=f"{time:.3g}", level=level))
     return Panel(title, Axis("i, from the largest", low=1), Axis("σ_i / σ_1", low=0, high=1), tuple(traces))
-
-
-def _mean_spectra(found: "Sequence[RunData]", circuit: str, num: int) -> "NDArray[np.float64]":
-    """(steps, layers, values), every head divided by its own largest first."""
-    spectra = [normalised(run.dense("spectrum", circuit).values)[..., :num] for run in found]
-    return np.asarray(np.mean([sigma.mean(axis=2) for sigma in spectra], axis=0))
-
-
-def _mean_initial(found: "Sequence[RunData]", circuit: str, num: int) -> "NDArray[np.float64]":
-    """(layers, values)."""
-    spectra = [normalised(run.initial_spectrum(circuit))[..., :num] for run in found]
-    return np.asarray(np.mean([sigma.mean(axis=1) for sigma in spectra], axis=0))
 
 
 def normalised(sigma: "NDArray[np.float64]") -> "NDArray[np.float64]":

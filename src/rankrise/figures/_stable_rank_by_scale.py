@@ -3,13 +3,17 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rankrise.figures import _networks as net
-from rankrise.figures._data import Axis, FigureData, Panel, Trace, numbers
+from rankrise.figures._data import Axis, FigureData, Panel, Trace, is_finite, numbers
 from rankrise.figures._runs import RunData, Runs
 from rankrise.figures._scales import by_scale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 ID = "stable_rank_by_scale"
 LAYERS = (0, 2, 4)  # the paper's 1, 3, 5
@@ -29,16 +33,18 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     found = by_scale(runs, experiment, figure=ID)
     some = next(iter(found.values()))
     start = {circuit: net.initial_stable_rank(some, circuit) for circuit in net.CIRCUITS}
-    panels = tuple(_panel(found, circuit, start[circuit]) for circuit in net.CIRCUITS)
+    ends = {circuit: _ends(found, circuit) for circuit in net.CIRCUITS}
+    panels = tuple(_panel(ends[circuit], net.CIRCUITS[circuit], start[circuit]) for circuit in net.CIRCUITS)
+    lower = " and ".join(_lower(ends[circuit], net.SHORT[circuit]) for circuit in net.CIRCUITS)
     return FigureData(
         id=ID,
         experiment=experiment,
         title=f"Stable rank by initial scale: {net.network_name(some[0])}",
         caption=(
-            "Stable rank of the change at the end of training, layers 1, 3 and 5 where the network has them. It is "
-            f"lower at the smallest initial scale than at the largest in {net.count_rising(panels)} of them. Dotted: "
+            "Stable rank of the change at the end of training, layers 1, 3 and 5 where the network has them. Of all "
+            f"its layers it is lower at the smallest initial scale than at the largest in {lower}. Dotted: "
             "the initial product, whose stable rank does not depend on the scale. Mean over heads "
-            f"{net.band_words(some)}. {net.describe(some)}"
+            f"{_bars(found)}. {net.describe(some, repeats=_repeats(found))}"
         ),
         panels=_with_one_axis(panels),
         rows=1,
@@ -47,14 +53,52 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     )
 
 
-def _panel(found: "Mapping[float, Sequence[RunData]]", circuit: str, start: float | None) -> Panel:
-    ends = {f: [r.dense("stable_rank", circuit).values[-1, :, :, 0] for r in runs] for f, runs in found.items()}
-    factors = numbers(sorted(ends))
-    num_layers = next(iter(ends.values()))[0].shape[0]
+def _ends(found: "Mapping[float, Sequence[RunData]]", circuit: str) -> "dict[float, list[NDArray[np.float64]]]":
+    """Last stable ranks by factor, from the smallest: (layers, heads) for each run."""
+    return {f: [r.dense("stable_rank", circuit).values[-1, :, :, 0] for r in found[f]] for f in sorted(found)}
+
+
+def _lower(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", name: str) -> str:
+    """In how many layers the smallest scale ends below the largest, and which are not among them."""
+    means = [np.mean([run.mean(axis=1) for run in runs], axis=0) for runs in ends.values()]
+    is_lower = means[0] < means[-1]
+    others = ", ".join(str(layer + 1) for layer in np.flatnonzero(~is_lower))
+    but = f"; not in {others}" if others and is_lower.any() else ""
+    return f"{is_lower.sum()} of {len(is_lower)} ({name}{but})"
+
+
+def _has_seeds(found: "Mapping[float, Sequence[RunData]]") -> bool:
+    return any(len(runs) > 1 for runs in found.values())
+
+
+def _bars(found: "Mapping[float, Sequence[RunData]]") -> str:
+    """What a bar is, in words: over seeds as soon as one scale has several, and then none where there is one seed."""
+    words = net.band_words(max(found.values(), key=len))
+    alone = [f"{factor:g}" for factor, runs in found.items() if len(runs) == 1]
+    return f"{words}; no bar at {', '.join(alone)}, of one seed" if alone and _has_seeds(found) else words
+
+
+def _repeats(found: "Mapping[float, Sequence[RunData]]") -> str:
+    """How many seeds there are, by scale where the scales differ."""
+    if len({len(runs) for runs in found.values()}) == 1:
+        return ""
+    return ", ".join(f"{net.seeds(runs)} at {factor:g}" for factor, runs in found.items())
+
+
+def _point(values: "Sequence[NDArray[np.float64]]", is_over_seeds: bool) -> tuple[float, float, float]:
+    """Mean over heads and runs, and the ends of its bar; NaN where bars are over seeds and there is one."""
+    (mean,), (low,), (high,) = net.mean_and_band([run[None] for run in values])
+    return (mean, np.nan, np.nan) if is_over_seeds and len(values) == 1 else (mean, low, high)
+
+
+def _panel(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", title: str, start: float | None) -> Panel:
+    factors = numbers(ends)
+    num_layers = len(ends[factors[0]][0])
+    is_over_seeds = any(len(runs) > 1 for runs in ends.values())
     traces = []
     for layer in (i for i in LAYERS if i < num_layers):
-        points = [net.mean_and_band([run[layer][None] for run in ends[f]]) for f in factors]
-        mean, low, high = (tuple(p[k][0] for p in points) for k in range(3))
+        points = [_point([run[layer] for run in runs], is_over_seeds) for runs in ends.values()]
+        mean, low, high = (numbers(column) for column in zip(*points, strict=True))
         name = net.layer_name(layer)
         traces.append(
             Trace(
@@ -72,10 +116,11 @@ def _panel(found: "Mapping[float, Sequence[RunData]]", circuit: str, start: floa
         ends_of_line = (factors[0], factors[-1])
         traces.append(Trace(ends_of_line, (start, start), "initial product", group="init", style="dotted"))
     x = Axis("factor of the initial weights", log=True, ticks=factors)
-    return Panel(net.CIRCUITS[circuit], x, Axis("stable rank", log=True, ticks=_TICKS), tuple(traces))
+    return Panel(title, x, Axis("stable rank", log=True, ticks=_TICKS), tuple(traces))
 
 
 def _with_one_axis(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
     """Both circuits on the same vertical axis, from just below 1."""
-    top = max(value for panel in panels for trace in panel.traces for value in (trace.high or trace.y))
+    values = [value for panel in panels for trace in panel.traces for value in (*trace.y, *(trace.high or ()))]
+    top = max(value for value in values if is_finite(value))
     return tuple(replace(panel, y=replace(panel.y, low=0.93, high=1.15 * top)) for panel in panels)

@@ -5,17 +5,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.figures import _networks as net
-from rankrise.figures._data import Axis, FigureData, Panel, Trace, numbers
+from rankrise.figures._data import Axis, FigureData, Order, Panel, Trace, numbers
 from rankrise.figures._runs import RunData, Runs, read_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ID = "stable_rank_over_training"
+_MOST_NAMED = 8  # of more layers, three have a name and a band, and a scale of colours tells the others
 
 
 def build(runs: Runs, *, experiment: str) -> FigureData:
-    """`‖Δ‖_F² / ‖Δ‖₂²` of every layer against epochs.
+    """`‖Δ‖_F² / ‖Δ‖₂²` of every layer against epochs; of a deep network, three have a label and a band.
 
     Args:
         runs: Folders by experiment.
@@ -26,6 +27,9 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     """
     found = read_experiment(runs, experiment, figure=ID)
     panels = tuple(_panel(found, circuit) for circuit in net.CIRCUITS)
+    num_layers = len(panels[0].traces)
+    named = _named(num_layers)
+    whose = "" if len(named) == num_layers else ", drawn for layers " + ", ".join(str(i + 1) for i in named)
     return FigureData(
         id=ID,
         experiment=experiment,
@@ -33,13 +37,23 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
         caption=(
             "Stable rank of what training added to each head. From the first measurement to the last it rises in "
             f"{net.count_rising(panels)} layers. {net.at_init(found)}Lines: mean over heads "
-            f"{net.band_words(found)}. {net.describe(found)}"
+            f"{net.band_words(found)}{whose}. {net.describe(found)}"
         ),
         panels=panels,
         rows=1,
         cols=2,
         sources=tuple(run.source for run in found),
+        order=Order("layer", tuple((net.depth(i, num_layers), str(i + 1)) for i in named)) if whose else None,
     )
+
+
+def _named(num_layers: int) -> list[int]:
+    """Layers with a label and a band: all, or the first, the middle one and the last.
+
+    >>> _named(3), _named(12)
+    ([0, 1, 2], [0, 5, 11])
+    """
+    return list(range(num_layers)) if num_layers <= _MOST_NAMED else net.spread_layers(num_layers)
 
 
 def _panel(found: "Sequence[RunData]", circuit: str) -> Panel:
@@ -52,16 +66,17 @@ def _panel(found: "Sequence[RunData]", circuit: str) -> Panel:
     for layer in range(num_layers):
         mean, low, high = net.mean_and_band([r.values[moved, layer, :, 0] for r in ranks])
         name = net.layer_name(layer)
+        is_named = layer in _named(num_layers)
         traces.append(
             Trace(
                 x=numbers(times),
                 y=mean,
-                low=numbers(np.maximum(low, 1.0)),  # no matrix has less
-                high=high,
-                label=name,
+                low=numbers(np.maximum(low, 1.0)) if is_named else None,  # no matrix has less
+                high=high if is_named else None,
+                label=name if is_named else "",
                 group=name,
                 level=net.depth(layer, num_layers),
-                at_end=True,
+                at_end=is_named,
             )
         )
     return Panel(

@@ -62,19 +62,31 @@ def _of_one_task(folders: "Sequence[Path]", figure: str) -> list[Trajectory]:
     return [read_path(run) for run in found]
 
 
+def read_matrix_flow(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
+    """The flow of full matrices on the task of a diagonal flow.
+
+    Raises:
+        ValueError: There is no such run; says what to run.
+    """
+    return read_path(_like(runs, MATRIX, like, figure), "spectrum")
+
+
 def read_stages(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
     """Algorithm 1 on the task of a flow.
 
     Raises:
         ValueError: There is no such run; says what to run.
     """
-    for folder in runs.get(STAGES, ()):
+    return read_path(_like(runs, STAGES, like, figure))
+
+
+def _like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
+    """The run of an experiment that has the task and the seed of another."""
+    for folder in runs.get(name, ()):
         run = read_run(folder)
         if run.seed == like.seed and run.spec.get("task") == like.spec.get("task"):
-            return read_path(run)
-    raise ValueError(
-        f"`{figure}` needs a finished run of {STAGES} on the task of the flows. Run it: rankrise run {STAGES}"
-    )
+            return run
+    raise ValueError(f"`{figure}` needs a finished run of {name} on the task of the flows. Run it: rankrise run {name}")
 
 
 def joined(stages: Trajectory) -> list[tuple[str, int]]:

@@ -15,6 +15,8 @@ ID = "toy_robustness"
 EXPERIMENTS = {"4.3": "toy-robustness-4.3", "4.4": "toy-robustness-4.4"}
 _NUM_SHOWN = 3
 _NUM_CURVES = 8
+_LEAST = 0.1  # a push of less than this part of the noise tests nothing: no coordinate was active
+_LOWEST = 1e-6  # of the axis; below is the rounding of the tables
 _SINCE = Axis("time since the noise", low=0)
 
 
@@ -35,18 +37,31 @@ class Push(NamedTuple):
         """Largest difference of a product, (T,)."""
         return np.asarray(np.abs(self.plain - self.pushed).max(axis=1))
 
+    @property
+    def left(self) -> float:
+        """What is left of the push at the end, as a part of it."""
+        return float(self.apart[-1] / self.apart[0])
+
 
 def build(runs: Runs) -> FigureData:
-    """For each assumption three perturbations, and the distance between the two flows since all of them.
+    """For each assumption three perturbations, one the worst, and the distance between the two flows since all of them.
 
     Args:
         runs: Folders by experiment: `toy-robustness-4.3` and `toy-robustness-4.4`.
 
     Raises:
-        ValueError: Runs are missing.
+        ValueError: Runs are missing, or are of two tasks.
     """
     found = {number: read_experiment(runs, name, figure=ID)[0] for number, name in EXPERIMENTS.items()}
-    pushes = {number: read_pushes(run) for number, run in found.items()}
+    if len({str(run.spec.get("task")) for run in found.values()}) > 1:
+        names = ", ".join(run.source for run in found.values())
+        raise ValueError(f"Runs in `{ID}` must be of one task; got {names}. Pass those of one scale.")
+    pushes, slight = {}, {}
+    for number, run in found.items():
+        every, least = read_pushes(run), _LEAST * float(run.spec.get("noise", 0))
+        pushes[number] = [push for push in every if push.apart[0] > least]
+        slight[number] = [push for push in every if push.apart[0] <= least]
+    top = 2 * max((push.apart.max() for some in pushes.values() for push in some), default=1.0)
     noise = " and ".join(f"{run.spec.get('noise', 0):g} ({number})" for number, run in found.items())
     some = found["4.3"]
     return FigureData(
@@ -54,14 +69,13 @@ def build(runs: Runs) -> FigureData:
         title="Pushed off its path: does the flow return?",
         caption=(
             f"Gradient flow of the diagonal head at {_toy.alpha(float(some.spec['log10_alpha']))}. Active coordinates "
-            f"get noise of standard deviation {noise}: above at random times, below as a coordinate becomes active. "
-            f"Shown are the {_NUM_CURVES} products that it moves most, with noise dashed. Right: the largest "
-            "difference of any product, which comes back for a moment where noise moved the time of a later "
-            f"transition; at the end it is at most {_worst(pushes['4.3']):.1g} (4.3) and "
-            f"{_worst(pushes['4.4']):.1g} (4.4). "
-            f"{_toy.describe(some)}"
+            f"get noise of standard deviation {noise}, at random times t for Assumption 4.3 and as a coordinate "
+            f"becomes active for 4.4. Drawn are the {_NUM_CURVES} products that then differ most, with noise dashed, "
+            "after three perturbations, the worst among them, and after each the largest difference of any product. "
+            f"That comes back where noise moved the time of a later transition. {_ends('4.3', pushes['4.3'])} "
+            f"{_ends('4.4', pushes['4.4'])} {_left_out(slight)}{_toy.describe(some)}"
         ),
-        panels=tuple(panel for number in EXPERIMENTS for panel in _row(number, pushes[number])),
+        panels=tuple(panel for number in EXPERIMENTS for panel in _row(number, pushes[number], top)),
         rows=2,
         cols=_NUM_SHOWN + 1,
         sources=tuple(run.source for run in found.values()),
@@ -69,7 +83,7 @@ def build(runs: Runs) -> FigureData:
 
 
 def read_pushes(run: RunData) -> list[Push]:
-    """The perturbations of a run that moved something; each is a `head` of the table with steps of its own."""
+    """The perturbations of a run; each is a `head` of the table with steps of its own."""
     plain, pushed = (
         np.concatenate([run.dense(quantity, circuit).values[:, 0] for circuit in _toy.CIRCUITS], axis=-1)
         for quantity in ("product", "product_perturbed")
@@ -82,42 +96,66 @@ def read_pushes(run: RunData) -> list[Push]:
         rows = there[:, n]
         times = np.array([time_at[step] for step in steps[rows].tolist()])
         found.append(Push(times, plain[rows, n], pushed[rows, n]))
-    return [push for push in found if push.apart[0] > 0]
+    return found
 
 
-def _row(number: str, pushes: list[Push]) -> list[Panel]:
-    shown = sorted({round(n) for n in np.linspace(0, len(pushes) - 1, min(_NUM_SHOWN, len(pushes)))})
-    panels = [_products(f"{number}: noise at t = {pushes[n].times[0]:.2f}", pushes[n]) for n in shown]
+def _row(number: str, pushes: list[Push], top: float) -> list[Panel]:
+    worst = max(range(len(pushes)), key=lambda n: pushes[n].left, default=0)
+    order = dict.fromkeys([worst, *range(len(pushes))[:1], len(pushes) - 1, *range(len(pushes))])
+    shown = sorted(list(order)[: min(_NUM_SHOWN, len(pushes))])
+    panels = [_products(_title(number, pushes[n], n == worst), pushes[n]) for n in shown]
     panels += [Panel("", _SINCE, Axis("product"))] * (_NUM_SHOWN - len(panels))
-    return [*panels, _distances(f"{number}: distance", pushes)]
+    return [*panels, _distances(f"{number}: distance, by t", pushes, top)]
+
+
+def _title(number: str, push: Push, is_worst: bool) -> str:
+    time = f"t = {push.times[0]:.2f}"
+    return f"{number}: {time}, the worst" if is_worst else f"{number}: noise at {time}"
 
 
 def _products(title: str, push: Push) -> Panel:
-    """The coordinates that noise moves most, with and without it, for a third of the time."""
-    until = push.since <= push.since[-1] / 3
-    t = push.since[until]
-    moved = np.argsort(-np.abs(push.plain - push.pushed)[0], kind="stable")[:_NUM_CURVES]
-    plain = [_curve(t, y[until], "without noise", "line") for y in push.plain.T[moved]]
-    pushed = [_curve(t, y[until], "with noise", "dashed") for y in push.pushed.T[moved]]
+    """The coordinates that noise makes differ most at any time, with and without it."""
+    t = push.since
+    moved = np.argsort(-np.abs(push.plain - push.pushed).max(axis=0), kind="stable")[:_NUM_CURVES]
+    plain = [_curve(t, y, "without noise", "line") for y in push.plain.T[moved]]
+    pushed = [_curve(t, y, "with noise", "dashed") for y in push.pushed.T[moved]]
     return Panel(title, Axis(_SINCE.label, low=0, high=float(t[-1])), Axis("product"), (*plain, *pushed))
 
 
-def _worst(pushes: list[Push]) -> float:
-    """The largest distance at the end of a perturbation."""
-    return max((float(push.apart[-1]) for push in pushes), default=0.0)
+def _ends(number: str, pushes: list[Push]) -> str:
+    """What is left at the end, in a sentence."""
+    if not pushes:
+        return f"Of {number} no perturbation moved anything."
+    left = sorted(push.left for push in pushes)
+    others = f", of the others at most {left[-2]:.2g}" if len(left) > 1 else ""
+    return f"Of {number}, n = {len(left)}: at the end {left[-1]:.2g} of the worst push is left{others}."
 
 
-def _distances(title: str, pushes: list[Push]) -> Panel:
+def _left_out(slight: dict[str, list[Push]]) -> str:
+    """Perturbations that are not drawn, and how they ended, in a sentence; empty where there are none."""
+    found = [f"{len(pushes)} of {number}" for number, pushes in slight.items() if pushes]
+    far = max((float(push.apart[-1]) for pushes in slight.values() for push in pushes), default=0.0)
+    if not found:
+        return ""
+    return (
+        f"Left out: {' and '.join(found)}, whose push was less than a tenth of the noise "
+        f"(differences at the end: at most {far:.1g}). "
+    )
+
+
+def _distances(title: str, pushes: list[Push], top: float) -> Panel:
     traces = tuple(
         Trace(
             numbers(push.since),
-            numbers(np.maximum(push.apart, 1e-9)),  # what is below is the solver
+            numbers(np.where(push.apart > 0, push.apart, np.nan)),
+            label=f"{push.times[0]:.3g}",
             group=f"t = {push.times[0]:.3g}",
             level=n / (len(pushes) - 1) if len(pushes) > 1 else 1.0,
+            at_end=True,
         )
         for n, push in enumerate(pushes)
     )
-    return Panel(title, _SINCE, Axis("largest difference", log=True), traces)
+    return Panel(title, _SINCE, Axis("largest difference", log=True, low=_LOWEST, high=top), traces)
 
 
 def _curve(t: "NDArray[np.float64]", y: "NDArray[np.float64]", name: str, style: str) -> Trace:

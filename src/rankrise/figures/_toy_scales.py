@@ -1,7 +1,6 @@
 """Loss and products against rescaled time, one line per α, and Algorithm 1 as the limit: [v1] 6-8, [v2] 2."""
 
 import functools
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,15 +38,14 @@ def build(runs: "Runs", *, num_coordinates: int = 6) -> FigureData:
     shown = _toy.joined(stages)[:num_coordinates]
     times = stages.times[(stages.times > 0) & (stages.times <= t_end)]
     marks = tuple(Mark(float(t)) for t in times) if len(times) <= _MOST_MARKS else ()
-    x = Axis(_TIME, low=0, high=t_end)
+    x = Axis(_TIME, low=0.8 * float(times[0]) if len(times) else 0.0, high=t_end)  # before, all are on one plateau
     losses = _traces(flows, stages, t_end, lambda path: path.losses)
     panels = [Panel("loss", x, Axis("loss", low=0), losses, marks, span=3)]
-    near = replace(x, low=0.8 * float(times[0]) if len(times) else 0.0)  # the plateau before is the same for all
     for stage, (circuit, i) in enumerate(shown, start=1):
         name = _toy.coordinate(circuit, i)
         mark = tuple(Mark(float(t)) for t in _times_of(stages, circuit, i) if t <= t_end)
         traces = _traces(flows, stages, t_end, functools.partial(_product, circuit=circuit, index=i))
-        panels.append(Panel(f"{stage}.  {name}", near, Axis("product"), traces, mark))
+        panels.append(Panel(f"{stage}.  {name}", x, Axis("product"), traces, mark))
     return FigureData(
         id=ID,
         title="Toward small initial weights, training becomes a staircase",
@@ -55,8 +53,9 @@ def build(runs: "Runs", *, num_coordinates: int = 6) -> FigureData:
             "Gradient flow of an attention head with diagonal weights from initial scale α, in time divided by "
             "log(1/α), and the staircase that Algorithm 1 computes without training (orange, dashed). The mean "
             f"distance of the loss from it is {_distance(losses[0], losses[-1]):.2g} at the largest α and "
-            f"{_distance(losses[-2], losses[-1]):.2g} at the smallest. Below: the first {len(shown)} coordinates to "
-            "become active, a_i of the key-query product and b_i of the value-output product. "
+            f"{_distance(losses[-2], losses[-1]):.2g} at the smallest. Under the loss: the first {len(shown)} "
+            "coordinates to become active, a_i of the key-query product and b_i of the value-output product. The "
+            "plateau that all share at the start is cut. "
             f"{_toy.describe(flows[0].run)}"
         ),
         panels=tuple(panels),

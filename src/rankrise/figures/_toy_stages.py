@@ -6,7 +6,7 @@ import numpy as np
 
 from rankrise.figures import _toy
 from rankrise.figures._data import Axis, FigureData, Panel, Trace, numbers
-from rankrise.figures._runs import Runs, read_experiment
+from rankrise.figures._runs import Runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +21,7 @@ def build(runs: Runs, *, log10_alpha: float | None = None) -> FigureData:
     """The head with diagonal weights above, the head with full matrices below.
 
     Args:
-        runs: Folders by experiment: the family `toy-flow`, and `toy-matrix-flow`.
+        runs: Folders by experiment: the family `toy-flow`, and `toy-matrix-flow` of the same task and seed.
         log10_alpha: Which diagonal flow; unless given, the one of the smallest α down to 1e-8, where transitions still
             have a width.
 
@@ -29,8 +29,8 @@ def build(runs: Runs, *, log10_alpha: float | None = None) -> FigureData:
         ValueError: Runs are missing.
     """
     flows = _toy.read_flows(runs, figure=ID)
-    matrix = _toy.read_path(read_experiment(runs, _toy.MATRIX, figure=ID)[0], "spectrum")
     flow = _choose(flows, log10_alpha)
+    matrix = _toy.read_matrix_flow(runs, flow.run, figure=ID)
     panels = [
         _loss("diagonal weights: loss", flow),
         *(_products(flow, circuit) for circuit in _toy.CIRCUITS),
@@ -41,10 +41,9 @@ def build(runs: Runs, *, log10_alpha: float | None = None) -> FigureData:
         id=ID,
         title="An attention head learns one thing at a time",
         caption=(
-            f"Gradient flow from small weights, {_toy.alpha(flow.log10_alpha)} above and "
-            f"{_toy.alpha(matrix.log10_alpha)} below. Above: products of diagonal weights become non-zero one by one, "
-            "and the loss falls at each. Below: in a head with full matrices, singular values of both products do the "
-            "same. "
+            "Gradient flow from small weights. Products of diagonal weights, from "
+            f"{_toy.alpha(flow.log10_alpha)}, become non-zero one by one, and the loss falls at each. In a head with "
+            f"full matrices, from {_toy.alpha(matrix.log10_alpha)}, singular values of both products do the same. "
             f"{_toy.describe(flow.run)}"
         ),
         panels=tuple(panels),

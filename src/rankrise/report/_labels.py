@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 _SIZE = 8.0  # points
 _GAP = 9.5  # points between baselines
+_NEAR = 2.0  # points that a label may move without a line to its curve
 
 
 def spread(axes: "Axes", panel: Panel, found: dict[str, str]) -> None:
-    """Write the label of each trace that asks for it at its end."""
+    """Write the label of each trace that asks for it at its end, with a line to it where it had to move."""
     named = [trace for trace in panel.traces if trace.label and trace.at_end]
     if not named:
         return
@@ -22,16 +23,21 @@ def spread(axes: "Axes", panel: Panel, found: dict[str, str]) -> None:
     scale = axes.figure.dpi / 72.0
     box = axes.get_window_extent()
     heights = apart(points, gap=_GAP * scale, low=box.y0, high=box.y1)
-    for trace, point, height in zip(named, points, heights, strict=True):
+    moves = [(height - point) / scale for height, point in zip(heights, points, strict=True)]
+    room = 12 if any(abs(move) > _NEAR for move in moves) else 4
+    for trace, move in zip(named, moves, strict=True):
+        colour = colour_of(trace, found)
+        leader = {"arrowstyle": "-", "lw": 0.7, "color": colour, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
         axes.annotate(
             to_mathtext(trace.label),
             (trace.x[-1], trace.y[-1]),
-            xytext=(4, (height - point) / scale),
+            xytext=(room, move),
             textcoords="offset points",
             fontsize=_SIZE,
             va="center",
-            color=colour_of(trace, found),
+            color=colour,
             annotation_clip=False,
+            arrowprops=leader if abs(move) > _NEAR else None,
         )
 
 

@@ -37,8 +37,8 @@
     },
     marker: { size: 7 },
     error_y: trace.style === "points" && trace.low
-      ? { type: "data", symmetric: false, array: trace.y.map((y, i) => trace.high[i] - y),
-          arrayminus: trace.y.map((y, i) => y - trace.low[i]), thickness: 1.2, width: 4 }
+      ? { type: "data", symmetric: false, array: trace.y.map((y, i) => (trace.high[i] ?? y) - y),
+          arrayminus: trace.y.map((y, i) => y - (trace.low[i] ?? y)), thickness: 1.2, width: 4 }
       : undefined,
     hovertemplate: "%{x:.4g}, %{y:.4g}",
   });
@@ -83,7 +83,7 @@
   const axisLayout = (axis, values) => ({
     title: { text: axis.markup, standoff: 6, font: { size: 12 } }, type: axis.log ? "log" : "linear",
     range: range(axis, values), gridcolor: variable("--grid"), linecolor: variable("--line"), showline: true,
-    zeroline: false, tickfont: { size: 11 }, automargin: true, nticks: 7,
+    zeroline: false, tickfont: { size: 11 }, tickangle: 0, automargin: true, nticks: 5,
     ...(axis.ticks ? { tickvals: axis.ticks, ticktext: axis.ticks.map(String) } : {}),
     ...(axis.log && !axis.ticks ? { dtick: 1, exponentformat: "power" } : {}),
   });
@@ -102,20 +102,26 @@
     };
   };
 
-  // Labels at the ends of curves, pushed apart: { y: in the units of the axis, or its logarithm }.
+  // Labels at the ends of curves, pushed apart (y in the units of the axis, or its logarithm), with a line where moved.
   const endLabels = (figure, panel, position, [low, high], height) => {
     const ends = panel.traces.filter((t) => t.atEnd && t.label && isShown(figure, t, position));
     const scale = panel.y.log ? Math.log10 : (v) => v;
     const gap = (14 / height) * (high - low);
-    const sorted = ends.map((trace) => ({ trace, y: scale(trace.y[trace.y.length - 1]) })).sort((a, b) => a.y - b.y);
+    const sorted = ends.map((trace) => {
+      const end = scale(trace.y[trace.y.length - 1]);
+      return { trace, end, y: end };
+    }).sort((a, b) => a.y - b.y);
     for (let i = 1; i < sorted.length; i += 1) sorted[i].y = Math.max(sorted[i].y, sorted[i - 1].y + gap);
     const over = sorted.length ? Math.max(0, sorted[sorted.length - 1].y - high) : 0;
     for (let i = sorted.length - 1; over && i >= 0; i -= 1) {
       sorted[i].y = Math.min(sorted[i].y, i === sorted.length - 1 ? high : sorted[i + 1].y - gap);
     }
-    return sorted.map(({ trace, y }) => ({
-      x: 1, xref: "paper", y, yref: "y", text: trace.markup, showarrow: false, xanchor: "left", xshift: 3,
-      font: { size: 11, color: colourOf(trace) },
+    const moves = sorted.map(({ end, y }) => ((end - y) / (high - low)) * height); // in pixels, down
+    const room = moves.some((move) => Math.abs(move) > 3) ? 14 : 3;
+    return sorted.map(({ trace, end }, i) => ({
+      x: 1, xref: "paper", y: end, yref: "y", text: trace.markup, xanchor: "left", yanchor: "middle", ax: room, ay: moves[i],
+      showarrow: true, arrowhead: 0, arrowwidth: 1, arrowcolor: Math.abs(moves[i]) > 3 ? colourOf(trace) : "rgba(0,0,0,0)",
+      standoff: 0, borderpad: 0, font: { size: 11, color: colourOf(trace) },
     }));
   };
 
@@ -125,7 +131,8 @@
     if (panel.traces.some((trace) => trace.atEnd)) {
       const height = Math.max(60, element.clientHeight - 60);
       layout.annotations = endLabels(figure, panel, state.position, layout.yaxis.range, height);
-      layout.margin.r = panel.traces.some((trace) => trace.label.length > 4) ? 52 : 30;
+      const longest = Math.max(...panel.traces.filter((trace) => trace.atEnd).map((trace) => trace.label.length));
+      layout.margin.r = 16 + 6 * Math.min(longest, 9);
     }
     Plotly.react(element, tracesOf(figure, panel, state.position), layout, options);
   };
@@ -214,6 +221,9 @@
     const mine = [];
     const grid = make("div", { className: "grid" });
     grid.style.setProperty("--cols", figure.cols);
+    if (figure.cols === 1) grid.classList.add("single");
+    Object.assign(grid, { tabIndex: 0 }).setAttribute("role", "group"); // it scrolls where the page is narrow
+    grid.setAttribute("aria-label", `Panels of: ${figure.title}`);
     for (const panel of figure.panels) {
       const element = make("div", { className: "plot" });
       element.setAttribute("role", "img");
@@ -221,14 +231,14 @@
       const box = make("div", { className: panel.span > 1 ? "panel wide" : "panel" }, make("h4", {}, ...words(panel.title)), element);
       if (panel.span > 1 && window.innerWidth > 760) box.style.gridColumn = `span ${panel.span}`;
       grid.append(box);
-      mine.push({ element, panel, figure, state });
+      mine.push({ element, panel, figure, state, stage });
     }
     const redraw = () => mine.filter((plot) => plot.isDrawn).forEach(draw);
     if (figure.control && figure.levels.length > 1) stage.append(controls(figure, state, redraw, number));
     stage.append(grid, legend(figure));
     if (figure.order) stage.append(scale(figure));
     drawn.push(...mine);
-    return mine;
+    near.observe(stage);
   };
 
   // --- the page --------------------------------------------------------------------------------------------------
@@ -238,14 +248,12 @@
     plot.isDrawn = true;
     draw(plot);
   };
+  const near = new IntersectionObserver((entries) => {
+    const stages = new Set(entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target));
+    drawn.filter((plot) => stages.has(plot.stage)).forEach(show);
+  }, { rootMargin: "400px" });
   document.querySelectorAll(".stage").forEach(mount);
   paint();
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (entry.isIntersecting) show(drawn.find((plot) => plot.element === entry.target));
-    }
-  }, { rootMargin: "400px" });
-  drawn.forEach((plot) => seen.observe(plot.element));
   const repaint = () => { paint(); drawn.filter((plot) => plot.isDrawn).forEach(draw); };
   dark.addEventListener("change", repaint);
   window.addEventListener("beforeprint", () => {
