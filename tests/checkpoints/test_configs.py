@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.checkpoints import files
 
-from rankrise.checkpoints import diff, match_checkpoints, open_checkpoint
+from rankrise.checkpoints import _names, diff, match_checkpoints, open_checkpoint
 from rankrise.checkpoints._configs import compare_configs
 
 SEES = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "num_attention_heads": 4},
@@ -97,6 +97,20 @@ def test_a_prefix_that_only_one_part_can_have(tmp_path):
     found = match_checkpoints(open_checkpoint(tmp_path / "base"), open_checkpoint(tmp_path / "tuned"))
     assert not found.problems
     assert [pair.base_name for pair in found.pairs] == ["encoder.a", "encoder.b"]
+
+
+def test_schemes_that_rename_nothing_are_not_tried(monkeypatch):
+    tried, best = [], _names._best
+
+    def spy(*names):
+        tried.append(names)
+        return best(*names)
+
+    monkeypatch.setattr(_names, "_best", spy)
+    found = _names.align(["stack.0.x.w", "y"], ["other.0.z.v", "y"])
+    assert (len(tried), set(found.base) & set(found.tuned)) == (1, {"y"})
+    _names.align(["vit.encoder.layer.0.attention.query.weight"], ["y"])
+    assert len(tried) > 2
 
 
 def test_tensors_without_a_partner_are_not_searched_for(tmp_path):

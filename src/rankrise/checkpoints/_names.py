@@ -101,6 +101,8 @@ def align(base: Iterable[str], tuned: Iterable[str]) -> Aligned:
     if score < 0.9 * min(len(first), len(second)):
         for scheme, side in itertools.product(IN_MEMORY, ("base", "tuned")):
             other = {**plain, side: _rewritten(plain[side], scheme)}
+            if other[side].keys() == plain[side].keys():
+                continue
             found = _best(other["base"], other["tuned"])
             if found[2] > score:
                 first, second, score, prefixes, problems = found
