@@ -199,10 +199,16 @@ def test_links_of_the_hubs_cache_are(tmp_path):
     snapshot.mkdir(parents=True)
     (snapshot / "model.safetensors").symlink_to("../../blobs/abc123.safetensors")
     assert open_checkpoint(snapshot).tensors["w"].shape == (2, 2)
+    below = snapshot / "checkpoint-100"  # what the cache has of a Trainer's repository
+    below.mkdir()
+    (below / "model.safetensors").symlink_to("../../../blobs/abc123.safetensors")
+    assert open_checkpoint(below).tensors["w"].shape == (2, 2)
+    (below / "config.json").symlink_to("../../../../secret.json")
     (snapshot / "config.json").symlink_to("../../../secret.json")
     (tmp_path / "secret.json").write_text("{}")
-    with pytest.raises(ValueError, match="must not lead out"):
-        open_checkpoint(snapshot)
+    for folder in (snapshot, below):
+        with pytest.raises(ValueError, match="must not lead out"):
+            open_checkpoint(folder)
 
 
 def test_what_is_no_regular_file(tmp_path):

@@ -26,7 +26,14 @@ _REFUSED = (
     "trainable_token_indices",
     "layer_replication",
     "alora_invocation_tokens",
+    "target_parameters",
+    "use_bdlora",
+    "arrow_config",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
 )
+_KEEPS_THE_BASE = ("gaussian", "eva", "orthogonal", "mica")  # starts for which PEFT leaves the base alone
 Read = Callable[[str], Tensor]
 
 
@@ -77,6 +84,12 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
     for option in _REFUSED:
         if config.get(option):
             raise ValueError(f"An adapter must be plain LoRA, scale·BA; its config has {option}. Merge it first.")
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower() not in _KEEPS_THE_BASE:
+        raise ValueError(
+            f"An adapter must leave its base alone; init_lora_weights is {show(start)!r}, for which PEFT changes "
+            "the base on loading. Save it with `path_initial_model_for_weight_conversion`, or merge it."
+        )
     pairs: dict[str, dict[str, str]] = {}
     for name in tensors:
         if match := _PEFT.fullmatch(name):
@@ -88,6 +101,7 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
         prefix = "lora_embedding_" if any(key.startswith("lora_embedding_") for key in names) else "lora_"
         a, b = _both(module, names, f"{prefix}A", f"{prefix}B")
         rank, inputs, outputs = _peft_shapes(module, tensors[a].shape, tensors[b].shape)
+        _check_rank(config, module, rank)
         transposed = prefix == "lora_embedding_" or bool(config.get("fan_in_fan_out"))
         shape = (inputs, outputs) if transposed else (outputs, inputs)
         scale = _peft_scale(config, module.removeprefix("base_model.model."), rank)
@@ -157,6 +171,17 @@ def _unfit(module: str, a: tuple[int, ...], b: tuple[int, ...]) -> ValueError:
     return ValueError(f"A and B of {show(module)!r} must share a rank; their shapes are {a} and {b}.")
 
 
+def _check_rank(config: Mapping[str, Any], module: str, rank: int) -> None:
+    """PEFT builds a module with `r` or a rank of `rank_pattern`; factors of another rank are not what it would load."""
+    patterns = config.get("rank_pattern")
+    ranks = [config.get("r"), *(patterns.values() if isinstance(patterns, Mapping) else ())]
+    if type(ranks[0]) is int and rank not in ranks:
+        raise ValueError(
+            f"The rank of an adapter must be in its config; {show(module)!r} has {rank} and r is {show(ranks[0])}. "
+            "Take the config and the file of one adapter."
+        )
+
+
 def _peft_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
     alpha = _number(_by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha")))
     if alpha is None:
@@ -180,5 +205,5 @@ def _by_pattern(patterns: object, module: str, default: object) -> object:
 
 
 def _number(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
     return float(value) if is_number else None  # type: ignore[arg-type]

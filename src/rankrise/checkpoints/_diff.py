@@ -1,25 +1,22 @@
 """The verb: what one checkpoint, or a series of them, learned over a base."""
 
+import math
 import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
 
 from rankrise.checkpoints._blocks import find_device
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._circuits import find_heads, measure_layer
 from rankrise.checkpoints._measure import Measured, measure_pair, overlap
-from rankrise.checkpoints._open import open_checkpoint
 from rankrise.checkpoints._preflight import Pair, Preflight, match_checkpoints
 from rankrise.checkpoints._result import Diff
 from rankrise.checkpoints._rows import Row
-from rankrise.checkpoints._series import Step, find_steps, jumps, number_steps
+from rankrise.checkpoints._series import Step, jumps
+from rankrise.checkpoints._sources import Source, find_sources, open_source
 from rankrise.heads import HeadMap, Layout
-
-Source = str | PathLike[str] | Checkpoint
 
 
 class CheckpointWarning(UserWarning):
@@ -64,14 +61,16 @@ def plan_diff(
     Raises:
         ValueError: As `open_checkpoint`.
     """
-    start, found = _sources(base, tuned, allow_torch_load)
+    start, found, note = find_sources(base, tuned, allow_torch_load)
     steps = tuple(step for step, _ in found)
-    checkpoints = tuple(_open(source, allow_torch_load) for _, source in found)
+    checkpoints = tuple(open_source(source, allow_torch_load) for _, source in found)
     if start is None and not checkpoints[0].is_adapter:
         if len(checkpoints) < 2:
             raise ValueError(f"A base is needed to see what {checkpoints[0].path} learned: pass it first.")
         start, steps, checkpoints = checkpoints[0], steps[1:], checkpoints[1:]
-    return Plan(start, steps, checkpoints, tuple(match_checkpoints(start, checkpoint) for checkpoint in checkpoints))
+    preflights = [match_checkpoints(start, checkpoint) for checkpoint in checkpoints]
+    preflights[0] = replace(preflights[0], notes=(*note, *preflights[0].notes))
+    return Plan(start, steps, checkpoints, tuple(preflights))
 
 
 def diff(
@@ -134,7 +133,7 @@ def diff(
         notes=tuple(notes),
         seconds=time.monotonic() - began,
     )
-    return _with_jumps(result)
+    return _with_jumps(_with_size(result))
 
 
 def _measure(
@@ -189,6 +188,16 @@ def _with_overlap(measured: Measured, before: Measured | None) -> Row:
         return row
     inner = overlap(measured.change, before.change)
     return row if inner is None else replace(row, overlap=inner / (row.norm * before.row.norm))
+
+
+def _with_size(result: Diff) -> Diff:
+    """The result with a note where the matrices changed by more than they were: so do unrelated ones, by about √2."""
+    rows = [row for row in result.weights() if row.kind == "matrix" and row.norm is not None and row.base_norm]
+    change, base = (math.hypot(*(getattr(row, name) for row in rows)) for name in ("norm", "base_norm"))
+    if not rows or change < base:
+        return result
+    note = f"the matrices changed by {change / base:.0%} of their size: is this a fine-tune of this base?"
+    return replace(result, notes=(*result.notes, note))
 
 
 def _with_jumps(result: Diff) -> Diff:
@@ -261,48 +270,3 @@ class _Work:
 
 def _natural_order(name: str) -> tuple[tuple[int, str | int], ...]:
     return tuple((0, int(p)) if p.isdecimal() else (1, p) for p in re.split(r"(\d+)", name) if p)
-
-
-def _sources(
-    base: Source | None, tuned: Source | Sequence[Source] | None, allowed: bool
-) -> tuple[Checkpoint | None, list[tuple[Step, Source]]]:
-    """The base, and the steps with what to open for each."""
-    if tuned is None:
-        if base is None:
-            raise ValueError("A checkpoint must be named; got none.")
-        if (alone := _series(base)) is not None:
-            return None, alone
-        base, tuned = None, base
-    start = None if base is None else _open(base, allowed)
-    if isinstance(tuned, str | PathLike | Checkpoint):
-        if not isinstance(tuned, Checkpoint) and (series := _series(tuned)) is not None and not _opens(tuned, allowed):
-            return start, series
-        path = tuned.path if isinstance(tuned, Checkpoint) else Path(tuned)
-        return start, [(Step(0, path), tuned)]
-    if not tuned:
-        raise ValueError("A tuned checkpoint must be named; got none.")
-    if len(tuned) == 1:
-        return _sources(start, tuned[0], allowed)
-    by_path = {Path(t.path if isinstance(t, Checkpoint) else t): t for t in tuned}
-    return start, [(step, by_path[step.path]) for step in number_steps(list(by_path))]
-
-
-def _series(source: Source | Sequence[Source]) -> list[tuple[Step, Source]] | None:
-    if not isinstance(source, str | PathLike):
-        return None
-    try:
-        return [(step, step.path) for step in find_steps(source)]
-    except ValueError:
-        return None
-
-
-def _opens(source: str | PathLike[str], allowed: bool) -> bool:
-    try:
-        open_checkpoint(source, allow_torch_load=allowed)
-    except ValueError:
-        return False
-    return True
-
-
-def _open(source: Source, allowed: bool) -> Checkpoint:
-    return source if isinstance(source, Checkpoint) else open_checkpoint(source, allow_torch_load=allowed)

@@ -1,7 +1,8 @@
 """Files of a folder that someone else wrote: nothing outside it is read, and nothing but regular files.
 
 A shard index names files, and a name may be `../secret`, an absolute path or a symbolic link. Links of the hub's cache,
-`snapshots/<revision>/x -> ../../blobs/<hash>`, stay within the same repository and are followed.
+`snapshots/<revision>/x -> ../../blobs/<hash>`, also of folders below the revision, stay within the same repository and
+are followed.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ class File:
             now = os.fstat(descriptor)
             if (now.st_dev, now.st_ino) != self.identity or now.st_size != self.size:
                 raise ValueError(
-                    f"{show(self.path)} must stay as it is while it is read; it was replaced. Start again."
+                    f"{show(self.path)} must stay as it is while it is read; it was replaced or changed. Start again."
                 )
             yield descriptor
         finally:
@@ -65,12 +66,18 @@ def find_inside(folder: Path, name: str) -> File:
     """
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise ValueError(f"A file named by {show(folder)} must lie directly in it; got {show(name)}.")
-    path, root = folder / name, Path(os.path.realpath(folder))
+    path = folder / name
     real = Path(os.path.realpath(path))  # which a loop of links does not stop
-    blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
-    if not (real.is_relative_to(root) or (blobs is not None and real.parent == blobs)):
+    if leads_out(folder, real):
         raise ValueError(f"{show(path)} must not lead out of its folder; it is a link to elsewhere. It was not read.")
     return _file(path, real)
+
+
+def leads_out(folder: Path, real: Path) -> bool:
+    """Whether a path without links is elsewhere: not in the folder, nor in the blobs of the hub's cache it is in."""
+    root = Path(os.path.realpath(folder))
+    snapshots = next((parent for parent in root.parents if parent.name == "snapshots"), None)
+    return not (real.is_relative_to(root) or (snapshots and real.parent == snapshots.parent / "blobs"))
 
 
 def has_file(folder: Path, name: str) -> bool:

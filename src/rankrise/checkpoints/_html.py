@@ -29,14 +29,15 @@ h1{font-size:1.3rem}h2{font-size:1.05rem;margin-top:2rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:12px}
 th,td{padding:.15rem .6rem;text-align:right;border-bottom:1px solid #eee;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
-.wide{overflow-x:auto}svg{font:10px system-ui,sans-serif}code{background:#f4f4f4;padding:0 .2rem}
+.wide{overflow-x:auto}.fit{max-width:100%;height:auto}
+svg{font:10px system-ui,sans-serif}code{background:#f4f4f4;padding:0 .2rem}
 </style></head><body>
 <h1>What training changed</h1>
 <p>base <code>{{ base }}</code><br>tuned <code>{{ tuned }}</code></p>
 {% for line in summary %}<p>{{ line }}</p>{% endfor %}
 {% for curve in curves %}
 <h2>{{ curve.title }}</h2>
-<svg width="640" height="220" role="img" aria-label="{{ curve.title }}">
+<svg class="fit" width="640" height="220" viewBox="0 0 640 220" role="img" aria-label="{{ curve.title }}">
 <line x1="50" y1="190" x2="630" y2="190" stroke="#999"/><line x1="50" y1="10" x2="50" y2="190" stroke="#999"/>
 <polyline fill="none" stroke="#2563a8" stroke-width="2" points="{{ curve.points }}"/>
 <text x="46" y="190" text-anchor="end">0</text><text x="46" y="18" text-anchor="end">{{ curve.high }}</text>
@@ -53,7 +54,7 @@ fill="{{ cell.colour }}"><title>{{ cell.text }}</title></rect>{% endfor %}
 </svg></div><p>{{ map.scale }}</p>
 {% endfor %}
 {% for spectrum in spectra %}{% if loop.first %}<h2>Spectra of the largest changes (σ/σ₁, logarithmic)</h2>{% endif %}
-<svg width="320" height="150" role="img" aria-label="{{ spectrum.title }}">
+<svg class="fit" width="320" height="150" viewBox="0 0 320 150" role="img" aria-label="{{ spectrum.title }}">
 <polyline fill="none" stroke="#2563a8" stroke-width="1.5" points="{{ spectrum.points }}"/>
 <polyline fill="none" stroke="#bbb" points="10,130 310,130"/>
 <text x="10" y="146">{{ spectrum.title }}</text></svg>

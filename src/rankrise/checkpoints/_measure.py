@@ -12,6 +12,7 @@ from torch import Tensor
 from rankrise.checkpoints._adapters import LowRankDelta
 from rankrise.checkpoints._blocks import Matrix, matrices
 from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._folders import show
 from rankrise.checkpoints._names import layer_of
 from rankrise.checkpoints._preflight import Pair
 from rankrise.checkpoints._rows import Row
@@ -110,6 +111,8 @@ def _measure_matrix(matrix: Matrix, *, step: int, summary: bool) -> Measured:
     if not all(sums.finite):
         who = " and ".join(side for side, ok in zip(("base", "tuned"), sums.finite, strict=True) if not ok)
         return Measured(replace(row, status=f"not finite: {who}"))
+    if not all(map(math.isfinite, (sums.base, sums.change))):
+        return Measured(replace(row, status="not finite: the change squared"))
     row = replace(row, norm=sums.change**0.5, base_norm=sums.base**0.5)
     if sums.largest == 0:
         return Measured(replace(row, status="unchanged", **ZERO))
@@ -147,6 +150,8 @@ def _measure_adapter(base: Checkpoint | None, tuned: Checkpoint, pair: Pair, *, 
         dtype=str(tuned.tensors[now.a].dtype if now else torch.float32).removeprefix("torch."),
         status="changed",
     )
+    if base is not None and pair.copy is not None:
+        _check_copy(base, tuned, pair)
     if 0 in pair.shape or not (now or then) or 0 in ((now or then).rank,):  # type: ignore[union-attr]
         return Measured(replace(row, status="empty"))
     if base is not None and now and then and _same_bits(tuned, now, base, then):
@@ -186,6 +191,19 @@ ZERO: dict[str, Any] = {
 }
 
 
+def _check_copy(base: Checkpoint, tuned: Checkpoint, pair: Pair) -> None:
+    """PEFT saves the weight of an embedding beside what it adds to it; a trained one would be a change of its own."""
+    assert pair.base_name is not None
+    assert pair.copy is not None
+    for begin, end in _row_blocks(base, pair.base_name):
+        one, other = base.read_weight(pair.base_name, begin, end), tuned.read_weight(pair.copy, begin, end)
+        if not torch.equal(one.double(), other.double()):
+            raise ValueError(
+                f"The adapter must be of this base; its own {show(pair.copy)!r} differs from the base's. "
+                "Merge the adapter and compare the result."
+            )
+
+
 def _same_bits(one: Checkpoint, now: LowRankDelta, other: Checkpoint, then: LowRankDelta) -> bool:
     if now.scale != then.scale or now.rank != then.rank:
         return False
@@ -207,9 +225,14 @@ def _factors(
 
 
 def _norm(checkpoint: Checkpoint, name: str) -> float:
-    rows, total = checkpoint.tensors[name].shape[0], 0.0
-    size = max(1, 2**24 * rows // max(1, checkpoint.tensors[name].num_elements))
-    for begin in range(0, rows, size):
-        block = checkpoint.read_weight(name, begin, min(rows, begin + size))
+    total = 0.0
+    for begin, end in _row_blocks(checkpoint, name):
+        block = checkpoint.read_weight(name, begin, end)
         total += float(torch.linalg.vector_norm(block, dtype=torch.float64)) ** 2
     return math.sqrt(total)
+
+
+def _row_blocks(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, int]]:
+    rows = checkpoint.tensors[name].shape[0]
+    size = max(1, 2**24 * rows // max(1, checkpoint.tensors[name].num_elements))
+    return ((begin, min(rows, begin + size)) for begin in range(0, rows, size))

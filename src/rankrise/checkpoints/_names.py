@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from rankrise.checkpoints._folders import show
 from rankrise.heads import canonical_names
 
 _BUFFER = re.compile(
     r"(.*\.)?(rotary_emb\.inv_freq|inv_freq|position_ids|token_type_ids|num_batches_tracked|masked_bias|attn\.bias|"
-    r"attention\.bias|rope\.freqs|rotary_emb\.(cos|sin)_cached|freqs_cis)"
+    r"attention\.bias|causal_mask|relative_position_index|rope\.freqs|rotary_emb\.(cos|sin)_cached|freqs_cis)"
 )
 _NUMBERED = re.compile(
     r"(?P<block>(?:^|.*?\.)(?:\w*layers?|h|blocks?|encoder|decoder|resblocks|experts))\.(?P<number>\d+)\."
@@ -66,6 +67,10 @@ IN_MEMORY = {
     "Qwen2-VL": ((r"^visual\b", "model.visual"), (r"^model\.(?!language_model\.|visual\.)", "model.language_model.")),
 }
 
+_OUTPUTS = ("lm_head.weight", "embed_out.weight", "predictions.decoder.weight", "output_projection.weight")
+_INPUTS = ("wte.weight", "embed_tokens.weight", "word_embeddings.weight", "tok_embeddings.weight", "shared.weight")
+VOCABULARY = (*_INPUTS, *_OUTPUTS, "embeddings.weight", "embedding.weight")
+
 
 class Aligned(NamedTuple):
     """From the common name of each tensor to its name in either checkpoint."""
@@ -73,6 +78,7 @@ class Aligned(NamedTuple):
     base: dict[str, str]
     tuned: dict[str, str]
     renamed: tuple[str, ...]  # what was done, in words
+    problems: tuple[str, ...] = ()  # two ways to strip a prefix, neither better
 
 
 def align(base: Iterable[str], tuned: Iterable[str]) -> Aligned:
@@ -91,32 +97,61 @@ def align(base: Iterable[str], tuned: Iterable[str]) -> Aligned:
         for prefix, count in _wrappers(names).items()
     ]
     schemes: list[str] = []
-    first, second, score, prefixes = _best(plain["base"], plain["tuned"])
+    first, second, score, prefixes, problems = _best(plain["base"], plain["tuned"])
     if score < 0.9 * min(len(first), len(second)):
         for scheme, side in itertools.product(IN_MEMORY, ("base", "tuned")):
             other = {**plain, side: _rewritten(plain[side], scheme)}
+            if other[side].keys() == plain[side].keys():
+                continue
             found = _best(other["base"], other["tuned"])
             if found[2] > score:
-                first, second, score, prefixes = found
+                first, second, score, prefixes, problems = found
                 schemes = [f"{side}: names of {scheme} on disk read as those in memory"]
     renamed += schemes
     for side, prefix in zip(("base", "tuned"), prefixes, strict=True):
         if prefix:
             count = sum(name.startswith(prefix) for name in plain[side])
             renamed.append(f"{side}: {prefix!r} stripped from {_names(count)}")
-    return Aligned(first, second, tuple(renamed))
+    return Aligned(first, second, tuple(renamed), problems)
+
+
+def tied_input(output: str, names: Iterable[str]) -> str | None:
+    """The embedding that an output layer may be tied to; None where `output` is none, or there is no embedding.
+
+    >>> tied_input("lm_head.weight", ["transformer.wte.weight"]), tied_input("score.weight", ["wte.weight"])
+    ('transformer.wte.weight', None)
+    """
+    return next((name for name in names if name.endswith(_INPUTS)), None) if output.endswith(_OUTPUTS) else None
 
 
 def _best(
     base: Mapping[str, str], tuned: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str], int, tuple[str, str]]:
-    """Both without the prefixes under which most names agree, how many do, and the prefixes."""
-    best = (dict(base), dict(tuned), len(base.keys() & tuned.keys()), ("", ""))
+) -> tuple[dict[str, str], dict[str, str], int, tuple[str, str], tuple[str, ...]]:
+    """Both without the prefixes under which most names agree, how many do, the prefixes, and whether others do so."""
+    first, second, most, prefixes = dict(base), dict(tuned), len(base.keys() & tuned.keys()), ("", "")
+    problems: tuple[str, ...] = ()
     for p, q in itertools.product(_prefixes(base), _prefixes(tuned)):
         one, other = _strip(base, p), _strip(tuned, q)
-        if one is not None and other is not None and (score := len(one.keys() & other.keys())) > best[2]:
-            best = (one, other, score, (p, q))
-    return best
+        if one is None or other is None:
+            continue
+        score = len(one.keys() & other.keys())
+        if score > most:
+            first, second, most, prefixes, problems = one, other, score, (p, q), ()
+        elif score == most and prefixes != ("", ""):  # names that agree as they are need no prefix stripped
+            problems = problems or _other_pairs((first, second), (one, other))
+    return first, second, most, prefixes, problems
+
+
+def _other_pairs(best: tuple[dict[str, str], ...], also: tuple[dict[str, str], ...]) -> tuple[str, ...]:
+    """What says that two ways of stripping prefixes bring different tensors together."""
+    first, second = ({(base[n], tuned[n]) for n in base if n in tuned} for base, tuned in (best, also))
+    if first == second:
+        return ()
+    pairs = [" and ".join(repr(show(name)) for name in min(found)) for found in (first - second, second - first)]
+    return (
+        f"Names must tell which tensors belong together; these may be {pairs[0]}, or {pairs[1]}. Rename the tensors, "
+        "or compare the part that was trained alone.",
+    )
 
 
 def _rewritten(names: Mapping[str, str], scheme: str) -> dict[str, str]:

@@ -99,7 +99,7 @@ def _safetensors(path: Path, file: File, folder: Path) -> Checkpoint:
     if is_mlx(part.tensors):
         return _adapter(path, "mlx", part, file, adapter, mlx_deltas)
     wrapped = next((name for name in part.tensors if ".base_layer." in name), None)
-    if wrapped is not None:
+    if wrapped is not None and adapter is None:  # PEFT saves some beside an adapter: of embeddings, biases
         raise ValueError(
             f"{show(path)} must hold weights or an adapter; it holds both ({show(wrapped)!r}). Merge the adapter first."
         )
@@ -192,7 +192,8 @@ def _size_note(index: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> t
     total = sum(info.num_bytes for info in tensors.values())
     if not isinstance(stated, int | float) or stated == total:
         return ()
-    return (f"the index states {stated:.4g} bytes and the tensors have {total:.4g}",)
+    said = f"{stated:.4g}" if abs(stated) < 1e18 else "a false number of"
+    return (f"the index states {said} bytes and the tensors have {total:.4g}",)
 
 
 def _config(folder: Path) -> dict[str, Any] | None:

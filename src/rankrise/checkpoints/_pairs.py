@@ -19,6 +19,7 @@ class Pair:
     shape: tuple[int, ...]  # that is compared: the first rows, where one of them has more
     delta: LowRankDelta | None = None  # what the tuned adapter adds
     base_delta: LowRankDelta | None = None  # what the base, an adapter too, adds
+    copy: str | None = None  # the base's weight as the adapter's file has it as well, which must be the base's
 
 
 @dataclass(frozen=True)

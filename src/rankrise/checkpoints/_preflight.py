@@ -4,17 +4,14 @@ A difference that leaves the rest of the answer right is listed; one that makes 
 """
 
 from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._configs import compare_configs
 from rankrise.checkpoints._folders import show
-from rankrise.checkpoints._names import Aligned, align, block_of, is_buffer
+from rankrise.checkpoints._names import VOCABULARY, Aligned, align, block_of, is_buffer, tied_input
 from rankrise.checkpoints._pairs import Pair as Pair
 from rankrise.checkpoints._pairs import Preflight as Preflight
 from rankrise.checkpoints._pairs import some
 from rankrise.checkpoints._preflight_adapters import match_adapter, weights_of
 from rankrise.checkpoints._safetensors import TensorInfo
-
-_OUTPUTS = ("lm_head.weight", "embed_out.weight", "predictions.decoder.weight", "output_projection.weight")
-_INPUTS = ("wte.weight", "embed_tokens.weight", "word_embeddings.weight", "tok_embeddings.weight", "shared.weight")
-_COUNTS = ("num_attention_heads", "num_key_value_heads", "n_head", "head_dim", "num_experts", "num_local_experts")
 
 
 def match_checkpoints(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
@@ -51,7 +48,7 @@ def _match_models(base: Checkpoint, tuned: Checkpoint) -> Preflight:
     aligned = align(weights_of(base), weights_of(tuned))
     pairs: list[Pair] = []
     reshaped: list[str] = []
-    problems: list[str] = []
+    problems = list(aligned.problems)
     non_float: list[str] = []
     for name in (name for name in aligned.base if name in aligned.tuned):
         one, other = base.tensors[aligned.base[name]], tuned.tensors[aligned.tuned[name]]
@@ -67,13 +64,14 @@ def _match_models(base: Checkpoint, tuned: Checkpoint) -> Preflight:
             )
         else:
             pairs.append(Pair(name, aligned.base[name], aligned.tuned[name], shape))
-    missing = [name for name in aligned.base if name not in aligned.tuned]
-    extra = [name for name in aligned.tuned if name not in aligned.base]
-    buffers = [name for name in (*missing, *extra) if is_buffer(name)]
+    only = [name for one, other in (aligned[:2], aligned[1::-1]) for name in one if name not in other]
+    buffers = [name for name in only if is_buffer(name)]
     tied_pairs, tied = _tied(base, tuned, aligned)
-    missing, extra = ([n for n in names if n not in buffers and n not in tied] for names in (missing, extra))
+    left_out = {*buffers, *tied}
+    missing, extra = ([n for n in only if n in names and n not in left_out] for names in (aligned.base, aligned.tuned))
     pairs += tied_pairs
-    problems += _architecture(base, tuned, pairs, missing, extra)
+    found, notes = compare_configs(base.config, tuned.config)
+    problems += [*_architecture(base, tuned, aligned, pairs, missing, extra), *found]
     return Preflight(
         pairs=tuple(pairs),
         renamed=aligned.renamed,
@@ -84,7 +82,7 @@ def _match_models(base: Checkpoint, tuned: Checkpoint) -> Preflight:
         non_float=tuple(map(show, non_float)),
         buffers=tuple(map(show, buffers)),
         same_file=bool(base.identities) and base.identities == tuned.identities,
-        notes=(*base.notes, *tuned.notes),
+        notes=(*base.notes, *tuned.notes, *notes),
         problems=tuple(problems),
     )
 
@@ -97,7 +95,7 @@ def _common_shape(name: str, one: TensorInfo, other: TensorInfo) -> tuple[int, .
     """The shape both have; of embeddings, which may be given more rows, the rows both have; else None."""
     if one.shape == other.shape:
         return one.shape
-    is_vocabulary = name.endswith((*_INPUTS, *_OUTPUTS, "embeddings.weight", "embedding.weight"))
+    is_vocabulary = name.endswith(VOCABULARY)
     if is_vocabulary and len(one.shape) == len(other.shape) == 2 and one.shape[1] == other.shape[1]:
         return min(one.shape[0], other.shape[0]), one.shape[1]
     return None
@@ -107,10 +105,10 @@ def _tied(base: Checkpoint, tuned: Checkpoint, aligned: Aligned) -> tuple[list[P
     """Output layers that one checkpoint stores and the other has tied to its embedding."""
     pairs, tied = [], []
     for name in dict.fromkeys((*aligned.base, *aligned.tuned)):
-        if not name.endswith(_OUTPUTS) or (name in aligned.base) == (name in aligned.tuned):
+        if (name in aligned.base) == (name in aligned.tuned):
             continue
         has_it, has_not, names = (base, tuned, aligned.tuned) if name in aligned.base else (tuned, base, aligned.base)
-        embedding = next((n for n in names if n.endswith(_INPUTS)), None)
+        embedding = tied_input(name, names)
         if embedding is None or (has_not.config or {}).get("tie_word_embeddings") is False:
             continue
         stored = has_it.tensors[(aligned.base if has_it is base else aligned.tuned)[name]]
@@ -123,37 +121,27 @@ def _tied(base: Checkpoint, tuned: Checkpoint, aligned: Aligned) -> tuple[list[P
 
 
 def _architecture(
-    base: Checkpoint, tuned: Checkpoint, pairs: list[Pair], missing: list[str], extra: list[str]
+    base: Checkpoint, tuned: Checkpoint, aligned: Aligned, pairs: list[Pair], missing: list[str], extra: list[str]
 ) -> list[str]:
     """What says that these are not two states of one model."""
-    one, other = base.config or {}, tuned.config or {}
-    problems = [
-        f"Both must be one architecture: {key} is {show(one[key])} in the base and {show(other[key])} in the tuned."
-        for key in _COUNTS
-        if key in one and key in other and one[key] != other[key]
-    ]
     if not pairs:
-        types = " and ".join(show(c.get("model_type", "unknown")) for c in (one, other))
-        problems.append(
+        types = " and ".join(show((c.config or {}).get("model_type", "unknown")) for c in (base, tuned))
+        return [
             f"Both must be one architecture: no tensor of {show(base.path)} is in {show(tuned.path)} ({types}), "
             f"such as {some([show(n) for n in missing], 1)} against {some([show(n) for n in extra], 1)}."
-        )
-        return problems
-    for label, names, where in (("base", missing, base), ("tuned", extra, tuned)):
+        ]
+    problems = []
+    for label, names, where, stored in (("base", missing, base, aligned.base), ("tuned", extra, tuned, aligned.tuned)):
         blocks = [name for name in names if block_of(name) is not None]
         if blocks:
             problems.append(
                 f"Both must be one architecture: {len(blocks)} tensors of layers are only in the {label}, such as "
                 f"{some([show(n) for n in blocks], 2)}."
             )
-        only = sum(_size(where, name) for name in names)
+        only = sum(where.tensors[stored[name]].num_elements for name in names)
         total = sum(info.num_elements for info in where.tensors.values())
         if 2 * only > total:
             problems.append(
                 f"Both must be one architecture: {only / total:.0%} of the {label}'s parameters have no partner."
             )
     return problems
-
-
-def _size(checkpoint: Checkpoint, name: str) -> int:
-    return next((i.num_elements for n, i in checkpoint.tensors.items() if n == name or n.endswith(f".{name}")), 0)

@@ -7,7 +7,7 @@ from rankrise.checkpoints._adapters import LowRankDelta
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._folders import show
 from rankrise.checkpoints._modules import find_modules
-from rankrise.checkpoints._names import Aligned, align
+from rankrise.checkpoints._names import Aligned, align, tied_input
 from rankrise.checkpoints._pairs import Pair, Preflight
 
 
@@ -25,18 +25,24 @@ def weights_of(checkpoint: Checkpoint) -> list[str]:
 
 
 def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
-    whole = _without_peft(_whole_tensors(tuned))  # `modules_to_save`
     changed = _without_peft(tuned.deltas)
+    whole = _without_peft(_whole_tensors(tuned))  # `modules_to_save`, biases, and embeddings that PEFT saves by itself
+    copies = {changed[name]: whole.pop(name) for name in list(whole) if name in changed}
     aligned = _align({name: name for name in weights_of(base)}, {**whole, **changed})
     pairs: list[Pair] = []
     extra: list[str] = []
-    problems: list[str] = []
-    targets = {stored: aligned.base[name] for name, stored in aligned.tuned.items() if name in aligned.base}
+    problems = list(aligned.problems)
+    tied = _tied(base, aligned)
+    targets = {
+        stored: aligned.base[tied.get(name, name)]
+        for name, stored in aligned.tuned.items()
+        if tied.get(name, name) in aligned.base
+    }
     deltas = dict(tuned.deltas) | _as_stored(
         base, {t: tuned.deltas[s] for s, t in targets.items() if s in tuned.deltas}
     )
     for name, stored in aligned.tuned.items():
-        target = aligned.base.get(name)
+        target = targets.get(stored)
         delta = deltas.get(stored)
         if target is None and delta is None:
             extra.append(name)
@@ -50,19 +56,28 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
         if got != (info.shape if delta is None else flat):
             problems.append(f"Shapes must agree: {show(name)!r} is {info.shape} in the base and {got} in the adapter.")
         elif delta is not None:
-            pairs.append(Pair(name, target, None, delta.shape, delta=delta))
+            pairs.append(Pair(name, target, None, delta.shape, delta=delta, copy=copies.get(stored)))
         else:
             pairs.append(Pair(name, target, stored, info.shape))
-    untouched = len(aligned.base) - len(pairs)
+    untouched = len(aligned.base) - len({pair.base_name for pair in pairs})
     note = f"{untouched} tensors of the base are not touched by the adapter"
     return Preflight(
         pairs=tuple(pairs),
         renamed=aligned.renamed,
         extra=tuple(map(show, extra)),
+        tied=tuple(map(show, tied)),
         notes=(note,) if untouched else (),
         base_names=aligned.base,
         problems=_or_empty(tuned, pairs, problems),
     )
+
+
+def _tied(base: Checkpoint, aligned: Aligned) -> dict[str, str]:
+    """From the output layer that an adapter changes and the base has tied to its embedding, to that embedding."""
+    if (base.config or {}).get("tie_word_embeddings") is False:
+        return {}
+    found = {name: tied_input(name, aligned.base) for name in aligned.tuned if name not in aligned.base}
+    return {name: embedding for name, embedding in found.items() if embedding is not None}
 
 
 def _as_stored(base: Checkpoint, deltas: Mapping[str, LowRankDelta]) -> dict[str, LowRankDelta]:
@@ -98,7 +113,7 @@ def _between_adapters(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
     before = {} if base is None else base.deltas
     aligned = _align(_without_peft(before), _without_peft(tuned.deltas))
     pairs: list[Pair] = []
-    problems: list[str] = []
+    problems = list(aligned.problems)
     for name in dict.fromkeys((*aligned.base, *aligned.tuned)):
         now = tuned.deltas.get(aligned.tuned.get(name, ""))
         then = before.get(aligned.base.get(name, ""))
@@ -133,7 +148,7 @@ def _or_empty(tuned: Checkpoint, pairs: list[Pair], problems: list[str]) -> tupl
 
 
 def _without_peft(names: Iterable[str]) -> dict[str, str]:
-    return {name.removeprefix("base_model.model."): name for name in names}
+    return {name.removeprefix("base_model.model.").replace(".base_layer.", "."): name for name in names}
 
 
 def _align(base: Mapping[str, str], tuned: Mapping[str, str]) -> Aligned:
@@ -146,6 +161,6 @@ def _align(base: Mapping[str, str], tuned: Mapping[str, str]) -> Aligned:
 
 
 def _whole_tensors(adapter: Checkpoint) -> list[str]:
-    """Whole tensors saved beside the LoRA pairs (`modules_to_save`)."""
+    """Whole tensors saved beside the LoRA pairs."""
     used = {name for delta in adapter.deltas.values() for name in (delta.a, delta.b)}
     return [name for name in adapter.tensors if name not in used]

@@ -17,6 +17,7 @@ from rankrise.checkpoints._folders import File, parse_json, read_bytes, read_int
 _HEADER_BYTES = 100 * 2**20
 _MOST_TENSORS = 500_000
 _MOST_DIMENSIONS = 16
+_LONGEST_NAME = 500
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -101,10 +102,24 @@ def open_safetensors(file: File) -> SafetensorsFile:
     tensors: dict[str, TensorInfo] = {}
     spans: list[tuple[int, int, str]] = []
     for name, entry in header.items():
+        check_name(file, name)
         tensors[name], span = _entry(file, name, entry)
         spans.append((*span, name))
     _check_tiling(file, spans, file.size - start)
     return SafetensorsFile(file, tensors, {name: start + begin for begin, _, name in spans}, metadata)
+
+
+def check_name(file: File, name: str) -> None:
+    """Refuse names that cannot be written or that take long to match.
+
+    Raises:
+        ValueError: Longer than 500 characters, or half of a surrogate pair in it.
+    """
+    if len(name) > _LONGEST_NAME or any("\ud800" <= c <= "\udfff" for c in name):
+        raise ValueError(
+            f"{show(file.path)} must have names of tensors in Unicode, up to {_LONGEST_NAME} characters; got "
+            f"{show(name, 60)!r} of {len(name)}. Rename it."
+        )
 
 
 def _header(file: File) -> tuple[dict[str, Any], int]:

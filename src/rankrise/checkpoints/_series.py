@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rankrise.checkpoints import _torch_files
-from rankrise.checkpoints._folders import show
+from rankrise.checkpoints._folders import leads_out, show
 
 _LEAST_COSINE = 0.2
 _SHRINKS = 0.5
 _MOST_STEPS = 10_000
+_MOST_DIGITS = 15
+_SHARD = re.compile(r"-\d+-of-\d+")
 
 
 class Step(NamedTuple):
@@ -28,25 +30,26 @@ class Step(NamedTuple):
 
 
 def find_steps(folder: str | PathLike[str]) -> list[Step]:
-    """The checkpoints in a folder by the number in their names: `checkpoint-100`, `0000100_adapters.safetensors`.
+    """The checkpoints in a folder by the numbers in their names: `checkpoint-100`, `0000100_adapters.safetensors`.
 
-    Names that differ in more than one number belong to different series; the longest is taken. Links that lead out of
-    the folder are left out.
+    Names that differ in more than numbers belong to different series; the longest is taken. Where they differ in
+    several numbers, as `epoch_0_step_100`, these order them and the steps count from 1. Shards are no steps, and links
+    that lead out of the folder are left out.
 
     Raises:
         ValueError: Fewer than two.
     """
     folder = Path(folder)
-    groups: dict[str, list[Step]] = {}
+    groups: dict[str, list[Path]] = {}
     for entry in folder.iterdir() if folder.is_dir() else ():
-        numbers = re.findall(r"\d+", entry.name)
         is_file = entry.name.endswith(".safetensors") or _torch_files.is_weights(entry.name)
-        if not Path(os.path.realpath(entry)).is_relative_to(os.path.realpath(folder)):
-            continue  # a link to elsewhere, which the user did not name
-        if len(numbers) == 1 and len(numbers[0]) < 16 and (entry.is_dir() or is_file):
-            groups.setdefault(re.sub(r"\d+", "#", entry.name), []).append(Step(int(numbers[0]), entry))
+        if leads_out(folder, Path(os.path.realpath(entry))) or _SHARD.search(entry.name):
+            continue  # a link to elsewhere, which the user did not name; a part of a checkpoint
+        if _numbers(entry.name) and (entry.is_dir() or is_file):
+            groups.setdefault(re.sub(r"\d+", "#", entry.name), []).append(entry)
     longest = max(groups, key=lambda name: (len(groups[name]), name), default=None)
-    steps = [] if longest is None else sorted(groups[longest])
+    paths = [] if longest is None else sorted(groups[longest], key=lambda path: (_numbers(path.name), path.name))
+    steps = number_steps(paths)
     if len(steps) < 2 or len(steps) > _MOST_STEPS:
         raise ValueError(
             f"{show(folder)} must hold numbered checkpoints, such as checkpoint-100 and checkpoint-200; "
@@ -56,11 +59,19 @@ def find_steps(folder: str | PathLike[str]) -> list[Step]:
 
 
 def number_steps(paths: Sequence[str | PathLike[str]]) -> list[Step]:
-    """Steps of given paths, by the last number in the name of each, or of its folder; else in the given order."""
-    found = [Step(_number(Path(path)), Path(path)) for path in paths]
-    if all(step.step >= 0 for step in found) and len({step.step for step in found}) == len(found):
-        return sorted(found)
-    return [Step(n, step.path) for n, step in enumerate(found, start=1)]
+    """Steps of given paths, by the one number in which they differ; where they differ in more, in the given order.
+
+    >>> [step.step for names in (["run1/step-20", "run1/step-3"], ["sft-7b", "dpo-3b"]) for step in number_steps(names)]
+    [3, 20, 1, 2]
+    """
+    given = [Path(path) for path in paths]
+    if len({re.sub(r"\d+", "#", str(path)) for path in given}) == 1:
+        places = zip(*(re.findall(r"\d+", str(path)) for path in given), strict=True)
+        differing = [digits for digits in places if len(set(digits)) > 1]
+        numbers = _numbers(" ".join(differing[0])) if len(differing) == 1 else ()
+        if len(set(numbers)) == len(given):
+            return sorted(map(Step, numbers, given))
+    return [Step(n, path) for n, path in enumerate(given, start=1)]
 
 
 def jumps(
@@ -83,9 +94,7 @@ def jumps(
     return found
 
 
-def _number(path: Path) -> int:
-    for name in (path.name, path.parent.name) if path.is_file() else (path.name,):
-        numbers = re.findall(r"\d+", re.sub(r"-\d+-of-\d+", "", name))
-        if numbers and len(numbers[-1]) < 16:
-            return int(numbers[-1])
-    return -1
+def _numbers(name: str) -> tuple[int, ...]:
+    """The numbers in a name; none where one is too long to be a count."""
+    found = re.findall(r"\d+", name)
+    return tuple(map(int, found)) if all(len(digits) <= _MOST_DIGITS for digits in found) else ()

@@ -22,6 +22,7 @@ _NUM_VECTORS = 8
 _MOST_PASSES = 24
 _GROWTH = 1e-3  # of σ̂² in a pass: below it the iteration stops
 _COMFORT = 1e-12, 1e12  # squares of such numbers add up in float32
+_LARGEST = float(torch.finfo(torch.float32).max)  # a change beyond it is read again in float64
 
 
 @dataclass
@@ -67,13 +68,16 @@ def first_pass(matrix: Matrix) -> Sums:
         else:
             delta = block.tuned - block.base
             top = _largest(delta)
+            if not math.isfinite(top):  # both are finite, and too far apart for float32
+                delta = block.tuned.double() - block.base.double()
+                top = _largest(delta)
             sums.largest = max(sums.largest, top)
             sums.change += _square_sum(delta, top)
         _add_rounding(sums, matrix, (block.base, block.tuned))
-        if m * n * delta.itemsize <= _HELD_BYTES:
+        if m * n * delta.itemsize <= _HELD_BYTES and sums.largest <= _LARGEST:
             held = delta if len(delta) == m else _filled(held, at, delta, m)
         at += len(delta)
-    sums.held = held if all(sums.finite) else None
+    sums.held = held if all(sums.finite) and sums.largest <= _LARGEST else None
     return sums
 
 
@@ -95,8 +99,7 @@ def delta_blocks(matrix: Matrix, sums: Sums) -> Callable[[], Iterator[Tensor]]:
             yield held.double() if wide else held
             return
         for block in matrix.blocks():
-            delta = block.tuned - block.base
-            yield delta.double() if wide else delta
+            yield block.tuned.double() - block.base.double() if wide else block.tuned - block.base
 
     return blocks
 
@@ -145,7 +148,7 @@ def spectrum(blocks: Callable[[], Iterator[Tensor]], shape: tuple[int, int]) -> 
 
 def full_floor(matrix: Matrix, sums: Sums) -> Floor | None:
     """Directions above the floor with rows and columns brought to one scale; None where the grid is not known."""
-    if matrix.has_scales:
+    if matrix.has_scales or sums.largest > _LARGEST:
         return None
     limit = _SPECTRUM_WORK.get(torch.device(matrix.device).type, _SPECTRUM_WORK["cpu"])
     if matrix.shape[0] * matrix.shape[1] > limit:
@@ -162,7 +165,7 @@ def quick_floor(matrix: Matrix, sums: Sums, values: Tensor) -> Floor | None:
     The largest singular value of independent errors is near the root of the largest sum of variances over a row plus
     that over a column.
     """
-    if matrix.has_scales or not sums.row_powers[0]:
+    if matrix.has_scales or not sums.row_powers[0] or sums.largest > _LARGEST:
         return None
     rows, columns = (
         sum(
@@ -174,6 +177,8 @@ def quick_floor(matrix: Matrix, sums: Sums, values: Tensor) -> Floor | None:
     assert isinstance(rows, Tensor)
     assert isinstance(columns, Tensor)
     edge = 1.02 * (float(rows.max()) ** 0.5 + float(columns.max()) ** 0.5)
+    if not math.isfinite(edge):  # weights too large for squares in float32
+        return None
     rank = int((values > edge).sum())
     return Floor(rank, rank, None, edge)
 
@@ -214,4 +219,4 @@ def _largest(block: Tensor) -> float:
 def _square_sum(block: Tensor, largest: float) -> float:
     comfortable = _COMFORT[0] <= largest <= _COMFORT[1] or largest == 0
     norm = torch.linalg.vector_norm(block, dtype=None if comfortable else torch.float64)
-    return float(norm) ** 2
+    return float(norm) * float(norm)  # infinite where too large

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankrise.checkpoints._folders import File, show
-from rankrise.checkpoints._safetensors import TensorInfo
+from rankrise.checkpoints._safetensors import TensorInfo, check_name
 
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pt|pth)")
@@ -67,6 +67,7 @@ def open_torch(file: File, *, allowed: bool) -> TorchFile:
     values = _state_dict(file, loaded)
     tensors = {name: TensorInfo(tuple(t.shape), t.dtype, t.numel() * t.element_size()) for name, t in values.items()}
     for key, info in tensors.items():
+        check_name(file, key)
         if info.num_bytes > values[key].untyped_storage().nbytes():  # strides of zero claim what is not there
             raise ValueError(f"{show(file.path)} must store every value; {show(key)!r} repeats some. Save it again.")
     return TorchFile(tensors, values)
@@ -108,17 +109,24 @@ def _load(file: File, *, mapped: bool) -> Any:
 
 
 def _state_dict(file: File, loaded: object) -> dict[str, Tensor]:
-    """The mapping of names to tensors, be it inside {"state_dict": …} or {"model": …}."""
-    places = [loaded, *(loaded.get(key) for key in _INNER)] if isinstance(loaded, Mapping) else []
-    found = [{str(k): v for k, v in place.items() if _is_plain(v)} for place in places if isinstance(place, Mapping)]
-    best = max(found, key=len, default={})
+    """The mapping of names to tensors: inside {"state_dict": …}, {"model": …} and the like, else the outer one."""
+    inner = [_tensors(loaded.get(key)) for key in _INNER] if isinstance(loaded, Mapping) else []
+    best = max(inner, key=len, default={}) or _tensors(loaded)
     if not best:
         raise ValueError(
             f"{show(file.path)} must hold a state dict, or one under {', '.join(_INNER)}; it holds "
             f"{type(loaded).__name__}. Save the state dict alone."
         )
+    for key, value in best.items():
+        if value.layout != torch.strided or value.is_quantized or value.is_meta:
+            raise ValueError(
+                f"{show(file.path)} must store plain tensors; {show(key)!r} is sparse, quantised or without values. "
+                "Save it as a dense one."
+            )
     return best
 
 
-def _is_plain(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+def _tensors(place: object) -> dict[str, Tensor]:
+    """Without the graph that parameters would carry along."""
+    items = place.items() if isinstance(place, Mapping) else ()
+    return {str(key): value.detach() for key, value in items if isinstance(value, Tensor)}

@@ -47,6 +47,7 @@ def diff(
         if path is not None and not path.absolute().parent.is_dir():
             raise typer.BadParameter(f"The folder of {path} must exist.")
     from rankrise import checkpoints as ck
+    from rankrise.checkpoints._folders import show
 
     base, tuned = checkpoints[0], checkpoints[1:]
     plan = ck.plan_diff(base, tuned or None, allow_torch_load=allow_torch_load)
@@ -55,12 +56,12 @@ def diff(
         return
     for step, preflight in zip(plan.steps, plan.preflights, strict=True):
         if preflight.renamed:
-            typer.echo(f"{step.path.name}: {'; '.join(preflight.renamed)}", err=True)
+            typer.echo(f"{show(step.path.name)}: {'; '.join(preflight.renamed)}", err=True)
     found = ck.diff(plan, heads=heads, num_heads=num_heads, summary=summary, device=device, on_module=_bar())
     if sys.stderr.isatty():
         typer.echo("\r\x1b[K", err=True, nl=False)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False))
+        typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
     else:
         typer.echo(ck.diff_text(found, everything=everything, table=lambda rows: table(rows, left=_LEFT)))
     _write(found, parquet, html)
@@ -85,11 +86,13 @@ def _show_plan(plan: "Plan", as_json: bool) -> None:
             {"step": step.step, "path": str(step.path), **preflight.to_json()}
             for step, preflight in zip(plan.steps, plan.preflights, strict=True)
         ]
-        typer.echo(json.dumps(records, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(records, indent=1))
     else:
+        from rankrise.checkpoints._folders import show
+
         for step, preflight in zip(plan.steps, plan.preflights, strict=True):
             if len(plan.steps) > 1:
-                typer.echo(f"{step.path.name}:")
+                typer.echo(f"{show(step.path.name)}:")
             typer.echo(preflight.text())
     if problems:
         raise typer.Exit(1)
