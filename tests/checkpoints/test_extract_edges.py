@@ -203,9 +203,17 @@ def test_memory_does_not_grow_with_the_number_of_modules(tmp_path, monkeypatch):
         held = [d for d in gc.get_objects() if type(d) is Delta and d._whole is not None]
         most = max(most, len(held))
 
+    waiting, advise = [], work_module.Work.advise
+
+    def counting(self, found):
+        waiting.append(sum(f.decomposition.num_bytes for f in found.values()))
+        return advise(self, found)
+
     monkeypatch.setattr(Delta, "blocks", counted)
+    monkeypatch.setattr(work_module.Work, "advise", counting)
     extract_lora(*pair, out=tmp_path / "a", energy=0.9)
     assert 1 <= most <= 2  # one that is worked on, one that goes
+    assert 0 < waiting[0] <= 40_000
 
 
 def test_more_parameters_than_the_weight_are_said(tmp_path):

@@ -251,8 +251,7 @@ def _randomised(rows: _Rows, limit: int, energy: float | None, noise: float) -> 
     q, r = torch.linalg.qr(y)
     u, s, vh = thin_svd(r.double())
     u, right = q @ u.to(rows.dtype), vh.to(rows.dtype) @ v.mT
-    trusted = limit if k == small else min(limit, k - _SPARE)
-    found = _decomposition(rows, u, s, right, trusted, noise, is_exact=False)
+    found = _decomposition(rows, u, s, right, min(limit, k - _SPARE), noise, is_exact=False)
     resolved = int((found.sigma > _RESOLVED[rows.dtype] * found.sigma[0]).sum())
     if resolved == found.max_rank:
         return found

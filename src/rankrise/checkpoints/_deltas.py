@@ -26,7 +26,7 @@ class Delta:
         self.base_norm = math.nan
 
     def blocks(self) -> Iterator[Tensor]:
-        """Blocks of rows; a vector is a matrix of one column, more than two dimensions are flattened; empty has none."""
+        """Blocks of rows; a vector is one column, more than two dimensions are flattened, nothing of what is empty."""
         if 0 in self._pair.shape:
             return
         if self._whole is not None:
