@@ -53,9 +53,10 @@ usage = resource.getrusage(resource.RUSAGE_SELF)
 print("BENCH " + json.dumps({"decomposition": spent, "total": usage.ru_utime + usage.ru_stime, "peak": peak}))
 """
 OURS = """
-import rankrise.checkpoints._extract as extract
-extract.decompose_delta = timed(extract.decompose_delta)
-done = extract.extract_lora({base!r}, {tuned!r}, out={out!r}, {rule})
+import rankrise.checkpoints._work as work
+from rankrise.checkpoints import extract_lora
+work.decompose_delta = timed(work.decompose_delta)
+done = extract_lora({base!r}, {tuned!r}, out={out!r}, {rule})
 print("RANKS " + json.dumps(done.advice.ranks))
 """
 MERGEKIT = """

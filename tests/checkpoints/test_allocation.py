@@ -86,3 +86,13 @@ def test_hundreds_of_modules_take_no_time():
 def test_mistakes(arguments, message):
     with pytest.raises(ValueError, match=message):
         allocate_ranks(*arguments)
+
+
+def test_any_number_of_shapes():
+    """Each cost is a level of the search; 1500 of them were more than Python's stack."""
+    squares = [[1.0 + 1 / n, 0.5] for n in range(1, 1501)]
+    costs = list(range(100, 1600))
+    found = allocate_ranks(squares, costs, 20_000)
+    assert found.parameters <= 20_000
+    assert found.gap < 0.02 * found.energy
+    assert sum(found.ranks) > 100

@@ -110,3 +110,64 @@ def test_verify_without_transformers_is_said_before_any_work(rankrise, pair, tmp
     assert done.returncode == 1
     assert "`verify` needs transformers and peft, not installed here. Install rankrise[hf,peft]" in done.stderr
     assert not (tmp_path / "a").exists()
+
+
+def save_pair(folder, base, tuned):
+    for side, tensors in (("base", base), ("tuned", tuned)):
+        (folder / side).mkdir(parents=True)
+        save_file(tensors, folder / side / "model.safetensors")
+    return folder / "base", folder / "tuned"
+
+
+def test_what_only_the_tuned_model_has_is_said(rankrise, tmp_path):
+    weight = torch.randn(30, 8)
+    base = {"embed_tokens.weight": weight, "up.weight": weight[:8].clone(), "up.bias": torch.zeros(8)}
+    tuned = {"embed_tokens.weight": torch.cat([weight, weight[:2]]), "up.weight": weight[:8] + torch.ones(8, 8),
+             "up.bias": torch.ones(8), "score.weight": torch.randn(3, 8)}  # fmt: skip
+    done = rankrise("lora", *save_pair(tmp_path / "p", base, tuned), "--rank", "1")
+    assert done.returncode == 0, done.stderr
+    assert "with what is not carried" not in done.stdout
+    assert "without the 2 that only the tuned model has, which are not carried" in done.stdout
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line}
+    assert "only in the tuned" in rows["score.weight"]
+    assert "new rows" in rows["embed_tokens.weight"]
+    assert rows["reshaped"].endswith("embed_tokens.weight (30, 8) and (32, 8)")
+    assert rows["extra"].endswith("1: score.weight")
+    assert "nan" not in done.stdout  # the bias has nothing to be relative to
+
+
+def test_control_characters_do_not_reach_the_terminal(rankrise, tmp_path):
+    names = ("a\x9b2J.weight", "b\u202e.weight", "c\x1b[2J.weight", "up.weight")
+    base = {name: torch.zeros(8, 8) for name in names}
+    tuned = {name: torch.ones(8, 8) for name in names}
+    pair = save_pair(tmp_path / "p", base, tuned)
+    for options in ((), ("--json",)):
+        done = rankrise("lora", *pair, "--rank", "1", *options)
+        assert done.returncode == 0, done.stderr
+        assert "x9b2J" in done.stdout or "u009b2J" in done.stdout
+        assert not [c for c in done.stdout + done.stderr if c != "\n" and not c.isprintable()]
+
+
+def test_dry_run_as_json(rankrise, pair):
+    done = rankrise("lora", *pair, "--dry-run", "--json")
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["matched"], record["problems"]) == (0, 3, [])
+
+
+def test_a_device_that_is_not_there_is_one_sentence(rankrise, pair):
+    done = rankrise("lora", *pair, "--device", "foo")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "rankrise: `device` must be there; got 'foo' and no such device was found. Leave it out.\n"
+
+
+def test_notes_are_shown(rankrise, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    base = {f"h.{n}.up.weight": torch.randn(40, 30 + 2 * n, generator=generator) for n in range(3)}
+    tuned = {name: w + 0.1 * torch.randn(w.shape, generator=generator) for name, w in base.items()}
+    pair = save_pair(tmp_path / "p", base, tuned)
+    done = rankrise("lora", *pair, "--energy", "0.99")
+    assert "more parameters than the weight: save it whole" in done.stdout
+    assert "parameters are no fewer than the 3,840 of the weights they change" in done.stdout
+    snapped = rankrise("lora", *pair, "--budget", "1300", "--snap")
+    assert "note: other ranks within the budget might keep up to" in snapped.stdout
+    assert json.loads(rankrise("lora", *pair, "--budget", "1300", "--snap", "--json").stdout)["advice"]["gap"] > 0

@@ -168,3 +168,40 @@ def test_errors():
         rr.rank_above_floor(torch.ones(2, 2), torch.ones(2, 2), tuned_dtype=torch.int8)
     with pytest.raises(ValueError, match="`tuned` must be finite"):
         rr.rank_above_floor(torch.ones(2, 2), torch.full((2, 2), torch.inf))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("shape", "planted"), [((96, 96), 60), ((64, 256), 50), ((128, 96), 4)])
+def test_one_rounding_of_many_directions_is_not_taken_for_a_bulk(shape, planted, dtype):
+    for seed in range(5):
+        g = torch.Generator().manual_seed(seed)
+        base = torch.randn(*shape, generator=g).to(dtype)
+        change = (
+            torch.randn(shape[0], planted, generator=g).double() @ torch.randn(planted, shape[1], generator=g).double()
+        )
+        change *= 0.5 * base.double().norm() / change.norm()
+        assert rr.rank_above_floor(base, (base.double() + change).to(dtype)).rank == planted
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float32, (2, 3, 10, 100)), (torch.bfloat16, (2, 3))])
+@pytest.mark.parametrize(("shape", "planted"), [((256, 256), 4), ((64, 512), 16)])
+def test_rounding_at_every_step_does_not_count(shape, planted, dtype, steps):
+    """Each step adds a share of one change in place; one rounding as the floor reads up to all directions."""
+    g = torch.Generator().manual_seed(0)
+    base = 0.02 * torch.randn(*shape, generator=g)
+    left, right = (torch.linalg.qr(torch.randn(size, planted, generator=g)).Q for size in shape)
+    change = left @ right.mT * (0.03 * base.norm() / planted**0.5)
+    for count in steps:
+        tuned = base.to(dtype)
+        for _ in range(count):
+            tuned = (tuned.float() + change / count).to(dtype)
+        found = rr.rank_above_floor(base.to(dtype), tuned)
+        assert found.rank == planted
+        assert found.upper > 2 * planted
+
+
+def test_dense_change_is_not_taken_for_rounding():
+    """Nothing stands out of a dense change: what one rounding cannot explain is counted, and that is everything."""
+    g = torch.Generator().manual_seed(0)
+    base, change = torch.randn(2, 96, 96, generator=g)
+    assert rr.rank_above_floor(base, base + 0.1 * change).rank == 96

@@ -79,6 +79,7 @@ class Advice:
     modules: tuple[ModuleAdvice, ...]
     error: float  # over all modules
     curve: tuple[CurvePoint, ...]  # one rank for all, as far as the spectra are known
+    gap: float = 0.0  # share of Σ ‖Δ_i‖_F² that other ranks within the budget might add; 0 if there are none better
 
     @property
     def parameters(self) -> int:
@@ -106,6 +107,7 @@ class Advice:
             "rule": self.rule,
             "error": self.error,
             "parameters": self.parameters,
+            "gap": self.gap,
             "modules": rows,
             "curve": [asdict(point) for point in self.curve],
             "config": self.training_config(),
@@ -161,7 +163,7 @@ def advise(
     Args:
         spectra: The modules, with as many singular values as the rule may need.
         energy: Share of `‖Δ_i‖_F²` that every module keeps; 0.95 if no rule is given.
-        error: Relative error over all modules together, reached with as few parameters as possible.
+        error: Relative error over all modules together, reached with few parameters: `ranks_for_energy`.
         rank: The same for all.
         budget: Parameters in all, spent where they capture most: `allocate_ranks`.
         floor: Every direction that rounding of the stored formats cannot have made.
@@ -183,7 +185,7 @@ def advise(
 
 def advise_by(rule: RankRule, spectra: Sequence[ModuleSpectrum]) -> Advice:
     """`advise` with a rule that is made already."""
-    ranks = choose_ranks(rule, spectra)
+    ranks, gap = _ranks_and_gap(rule, spectra)
     total = sum(s.squared_norm for s in spectra)
     spent = sum(s.cost * min(r, len(s.sigma)) for s, r in zip(spectra, ranks, strict=True))
     best = allocate_ranks([s.squares for s in spectra], [s.cost for s in spectra], spent).ranks
@@ -198,25 +200,43 @@ def advise_by(rule: RankRule, spectra: Sequence[ModuleSpectrum]) -> Advice:
             r * s.cost,
             s.floor_rank,
             b > 0,
-            s.note or _note(s, r),
+            _note(rule, s, r),
         )
         for s, r, b in zip(spectra, ranks, best, strict=True)
     )
     left = sum(s.squared_error(r) for s, r in zip(spectra, ranks, strict=True))
-    return Advice(rule.text(), rows, _relative(left, total), _curve(spectra, total))
+    return Advice(rule.text(), rows, _relative(left, total), _curve(spectra, total), gap / total if total else 0.0)
 
 
-def choose_ranks(rule: RankRule, spectra: Sequence[ModuleSpectrum]) -> list[int]:
-    """A rank for each module; 0 where nothing changed, or nothing above the floor."""
+def check_any(rule: RankRule, spectra: Sequence[ModuleSpectrum], advice: Advice) -> None:
+    """Refuse to write an adapter of nothing.
+
+    Raises:
+        ValueError: No module has a rank; says which option is the reason.
+    """
+    changed = [s for s in spectra if s.sigma]
+    if advice.ranks or not changed:
+        return
+    if rule.kind == "budget":
+        cheapest = min(s.cost for s in changed) * (SIZES[0] if rule.snap else 1)
+        raise ValueError(f"`budget` must pay for {cheapest:,} parameters, the cheapest rank; got {rule.value:,.0f}.")
+    if rule.kind == "floor":
+        raise ValueError("An adapter must have directions above the rounding floor; there are none. Use `energy`.")
+    raise ValueError(f"`{rule.kind}` must ask for at least one direction; {rule.value:g} asks for none.")
+
+
+def _ranks_and_gap(rule: RankRule, spectra: Sequence[ModuleSpectrum]) -> tuple[list[int], float]:
+    """A rank for each module, 0 where nothing changed or nothing is above the floor; what others might add."""
     squares, costs = [s.squares for s in spectra], [s.cost for s in spectra]
     if rule.kind == "budget":
-        return list(allocate_ranks(squares, costs, int(rule.value), sizes=SIZES if rule.snap else None).ranks)
+        best = allocate_ranks(squares, costs, int(rule.value), sizes=SIZES if rule.snap else None)
+        return list(best.ranks), best.gap
     if rule.kind == "error":
         total = sum(s.squared_norm for s in spectra)
         ranks = list(ranks_for_energy(squares, costs, (1 - rule.value**2) * total))
     else:
         ranks = [_own_rank(rule, s) for s in spectra]
-    return [snapped(r) if rule.snap else r for r in ranks]
+    return [snapped(r) if rule.snap else r for r in ranks], 0.0
 
 
 def _own_rank(rule: RankRule, spectrum: ModuleSpectrum) -> int:
@@ -234,14 +254,29 @@ def _own_rank(rule: RankRule, spectrum: ModuleSpectrum) -> int:
     return len(spectrum.sigma)
 
 
-def _note(spectrum: ModuleSpectrum, rank: int) -> str:
+def _note(rule: RankRule, spectrum: ModuleSpectrum, rank: int) -> str:
     if spectrum.squared_norm == 0:
         return "unchanged"
     if rank == 0:
         return "all of it below the rounding floor" if spectrum.floor_rank == 0 else "not worth its parameters"
+    notes = [spectrum.note] if spectrum.note else []
+    kept = 1 - spectrum.squared_error(rank) / spectrum.squared_norm
+    if rule.kind == "energy" and kept < rule.value * (1 - 1e-9):
+        why = f"capped at {rank}" if rule.snap and rank == SIZES[-1] else "with all directions there are"
+        notes.append(f"{why}: keeps {_down(kept, rule.value)}")
     if spectrum.floor_rank is not None and rank > spectrum.floor_rank:
-        return f"{rank - spectrum.floor_rank} of its directions may be rounding"
-    return ""
+        notes.append(f"{rank - spectrum.floor_rank} of its directions may be rounding")
+    elif rule.kind == "floor" and 4 * rank > min(spectrum.shape):
+        notes.append("a dense change, or one rounded at every step")
+    if rank * spectrum.cost >= math.prod(spectrum.shape):
+        notes.append("more parameters than the weight: save it whole")
+    return "; ".join(notes)
+
+
+def _down(kept: float, asked: float) -> str:
+    """A percentage that does not round up to what was asked for."""
+    digits = next((n for n in range(8) if round(100 * kept, n) < round(100 * asked, n)), 8)
+    return f"{100 * kept:.{digits}f}%"
 
 
 def _curve(spectra: Sequence[ModuleSpectrum], total: float) -> tuple[CurvePoint, ...]:

@@ -8,7 +8,7 @@ Symbols:
 """
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -116,20 +116,15 @@ def _search(pools: _Pools, budget: int, price: float) -> tuple[dict[int, int], f
     at_price = {c: bisect.bisect_right([-g for _, _, g in pools[c]], -price * c) for c in costs}  # with g ≥ λ c
     best_of = {c: sums[c][at_price[c]] - price * c * at_price[c] for c in costs}
     ceiling = sum(best_of.values()) + price * budget
-    best: tuple[float, dict[int, int]] = (-1.0, {})
-    nodes = 0
+    best: tuple[float, list[int]] = (-1.0, [])
+    counts, nodes = [0] * len(costs), 0
 
-    def visit(depth: int, left: int, lost: float, counts: dict[int, int]) -> None:
-        nonlocal best, nodes
-        nodes += 1
-        if nodes > _MAX_NODES and best[1]:
-            return
+    def choices(depth: int, left: int, lost: float, energy: float) -> Iterator[tuple[int, int, float, float]]:
+        """What is left, lost and captured with each count of one pool that may still be best; the last fills up."""
         cost = costs[depth]
         most = min(len(pools[cost]), left // cost)
         if depth == len(costs) - 1:
-            found = sum(sums[c][n] for c, n in counts.items()) + sums[cost][most]
-            if found > best[0]:
-                best = found, {**counts, cost: most}
+            yield most, left, lost, energy + sums[cost][most]
             return
         middle = min(at_price[cost], most)
         for direction in (range(middle, -1, -1), range(middle + 1, most + 1)):
@@ -137,12 +132,22 @@ def _search(pools: _Pools, budget: int, price: float) -> tuple[dict[int, int], f
                 here = best_of[cost] - (sums[cost][count] - price * cost * count)
                 if ceiling - lost - here <= best[0] * (1 + 1e-15):
                     break
-                visit(depth + 1, left - cost * count, lost + here, {**counts, cost: count})
+                yield count, left - cost * count, lost + here, energy + sums[cost][count]
 
-    if costs:
-        visit(0, budget, 0.0, {})
+    stack = [choices(0, budget, 0.0, 0.0)] if costs else []
+    while stack and (nodes <= _MAX_NODES or not best[1]):
+        step = next(stack[-1], None)
+        if step is None:
+            stack.pop()
+            continue
+        nodes += 1
+        counts[len(stack) - 1], left, lost, energy = step
+        if len(stack) < len(costs):
+            stack.append(choices(len(stack), left, lost, energy))
+        elif energy > best[0]:
+            best = energy, list(counts)
     is_proven = nodes <= _MAX_NODES
-    return best[1], best[0] if is_proven else ceiling
+    return dict(zip(costs, best[1], strict=False)), best[0] if is_proven else ceiling
 
 
 def _in_sizes(

@@ -92,10 +92,15 @@ def find_device(name: str | None) -> str:
     Raises:
         ValueError: The device is not there.
     """
-    device = torch.device(name or "cpu")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"`device` must be there; got {name!r} and no CUDA device was found. Leave it out.")
-    return "cpu" if device.type == "mps" else str(device)
+    try:
+        device = torch.device(name or "cpu")
+        if device.type == "mps":
+            return "cpu"
+        torch.zeros(1, dtype=torch.float64, device=device).item()
+    except (RuntimeError, AssertionError):
+        kind = "CUDA device" if str(name).startswith("cuda") else "such device"
+        raise ValueError(f"`device` must be there; got {name!r} and no {kind} was found. Leave it out.") from None
+    return str(device)
 
 
 def _rows(checkpoint: Checkpoint, name: str, begin: int, end: int, expert: int | None, columns: int) -> Tensor:

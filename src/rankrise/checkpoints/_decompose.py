@@ -12,7 +12,7 @@ Symbols:
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -72,6 +72,15 @@ class Decomposition:
         rest = self.squared_rest + float(self.sigma[rank:].square().sum())
         kept = self.left[:, :rank].clone(), self.sigma[:rank].clone(), self.right[:rank].clone()
         return Decomposition(self.shape, *kept, self.squared_norm, rest, is_exact=False)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of both factors."""
+        return self.left.nbytes + self.right.nbytes
+
+    def without_factors(self) -> "Decomposition":
+        """The spectrum alone."""
+        return replace(self, left=self.left[:, :0].clone(), right=self.right[:0].clone())
 
 
 def decompose_delta(

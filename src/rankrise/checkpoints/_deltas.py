@@ -26,7 +26,9 @@ class Delta:
         self.base_norm = math.nan
 
     def blocks(self) -> Iterator[Tensor]:
-        """Blocks of rows; a vector is a matrix of one column, more dimensions than two are flattened."""
+        """Blocks of rows; a vector is one column, more than two dimensions are flattened, nothing of what is empty."""
+        if 0 in self._pair.shape:
+            return
         if self._whole is not None:
             yield self._whole
             return
@@ -59,12 +61,6 @@ class Delta:
         is_wide = all(checkpoint.tensors[name].dtype == torch.float64 for checkpoint, name in names)
         eps = torch.finfo(torch.float64 if is_wide else torch.float32).eps
         return eps * self.base_norm * (1 / math.sqrt(m) + 1 / math.sqrt(n)) / math.sqrt(12)
-
-    def stored(self) -> tuple[Tensor, Tensor]:
-        """Base and tuned as they are stored."""
-        base, tuned = self._names
-        rows = self._pair.shape[0]
-        return self._base.read_weight(base, 0, rows), self._tuned.read_weight(tuned, 0, rows)
 
     @property
     def _names(self) -> tuple[str, str]:

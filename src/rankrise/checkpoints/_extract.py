@@ -1,35 +1,35 @@
 """The verb: two checkpoints in, advice and a verified PEFT adapter out, with one decomposition a module."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rankrise.checkpoints._advice import Advice, ModuleSpectrum, advise_by
+from rankrise.checkpoints._advice import Advice, check_any
 from rankrise.checkpoints._blocks import find_device
 from rankrise.checkpoints._checkpoint import Checkpoint
-from rankrise.checkpoints._decompose import Decomposition, decompose_delta
-from rankrise.checkpoints._deltas import Delta
-from rankrise.checkpoints._extraction import Extraction, NotCarried
+from rankrise.checkpoints._extraction import Extraction
 from rankrise.checkpoints._folder import check_place
-from rankrise.checkpoints._modules import Module, find_modules
+from rankrise.checkpoints._left_out import find_left_out
+from rankrise.checkpoints._modules import find_modules
 from rankrise.checkpoints._open import open_checkpoint
-from rankrise.checkpoints._peft_writer import Adapter, AdapterModule, padded, write_adapter
-from rankrise.checkpoints._preflight import Pair, Preflight, match_checkpoints
-from rankrise.checkpoints._rule import SIZES, RankRule, snapped
+from rankrise.checkpoints._peft_writer import Adapter, AdapterModule, WholeTensor, write_adapter
+from rankrise.checkpoints._preflight import Preflight, match_checkpoints
+from rankrise.checkpoints._rule import RankRule
 from rankrise.checkpoints._saved import find_saved
-from rankrise.checkpoints._verify import compare_logits, require_modules, require_transformers, verify_factors
-from rankrise.linalg import rank_above_floor
+from rankrise.checkpoints._verify import (
+    check_verifiable,
+    compare_logits,
+    require_modules,
+    require_transformers,
+    verify_factors,
+)
+from rankrise.checkpoints._work import Found, OnModule, Work
 from rankrise.store import environment
-
-OnModule = Callable[[str, int, int], None]  # name, how many are done, of how many
-_FIRST_RANK = 64  # directions at first where the rule needs spectra and not ranks
-_ROUNDS = 5
 
 
 def extract_lora(
@@ -78,7 +78,7 @@ def extract_lora(
         The advice, with errors as read back from the file.
 
     Raises:
-        ValueError: Checkpoints that do not belong together, an option out of range, `out` taken.
+        ValueError: Checkpoints that do not belong together, an option out of range, `out` taken, no such device.
         OSError: The disk is full; nothing is left of the adapter.
         ImportError: `verify` without transformers or peft.
 
@@ -99,40 +99,61 @@ def extract_lora(
     device = find_device(device)
     before, after = (open_checkpoint(path, allow_torch_load=allow_torch_load) for path in (base, tuned))
     preflight = preflight_lora(before, after)
-    work = _Work(before, after, preflight, rule, exact, device, find_modules(before), on_module)
-    saved = find_saved(save, preflight, before, after, work.modules) if save else {}
-    saved_modules = tuple(sorted({module for module, _ in saved.values()}))
-    found, others, unchanged = work.decompose_all(saved)
-    advice = _deepened(work, found)
-    rest = sum(item.squared for item in others if not item.is_saved)
-    if out is None:
-        errors = {m.name: m.error for m in advice.modules if m.rank}
-        total = _error(found, errors, rest)
-        size = dtype.itemsize * advice.parameters
-        return _result(None, advice, errors, total, others, unchanged, saved_modules, size, found, None, preflight)
-    modules = [_factors(found[m.name], m.rank, dtype) for m in advice.modules if m.rank]
     if verify:
-        require_modules(Path(base), advice.ranks)
-    others_names = [m.name for m in work.modules.values() if m.name not in advice.ranks]
-    whole = {name: after.read_weight(tensor).contiguous() for name, (_, tensor) in saved.items()}
-    adapter = Adapter(modules, whole, saved_modules, str(base), _task(before), others_names)
-    errors = {}
+        check_verifiable(Path(base), Path(tuned), tokens)
+    modules, is_writing = find_modules(before), out is not None
+    work = Work(before, after, preflight, rule, modules, exact, device, is_writing, on_module)
+    saved = find_saved(save, preflight, before, after, modules) if save else {}
+    saved_modules = tuple(sorted({module for module, _ in saved.values()}))
+    found, others, unchanged = work.decompose_all(set(saved_modules))
+    advice = work.advise(found)
+    rest = sum(item.squared for item in others if not item.is_saved)
+    changed = sum(f.decomposition.squared_norm for f in found.values()) + sum(item.squared for item in others)
+    left_out = find_left_out(others, changed, preflight, after, {tensor for _, tensor in saved.values()})
+    errors = {m.name: m.error for m in advice.modules if m.rank}
+    size, logits = dtype.itemsize * advice.parameters, None
+    if out is not None:
+        check_any(rule, [f.spectrum for f in found.values()], advice)
+        if verify:
+            require_modules(Path(base), advice.ranks)
+        written = [_adapter_module(found[m.name], m.rank, dtype) for m in advice.modules if m.rank]
+        others_names = [m.name for m in modules.values() if m.name not in advice.ranks]
+        whole = {name: _whole(after, tensor) for name, (_, tensor) in saved.items()}
+        adapter = Adapter(written, whole, saved_modules, str(base), _task(before), others_names)
 
-    def check(folder: Path) -> dict[str, Any]:
-        errors.update(verify_factors(folder, {n: (f.delta(), f.module) for n, f in found.items() if n in advice.ranks}))
-        return {
-            "rule": advice.rule,
-            "error": _error(found, errors),
-            "total_error": _error(found, errors, rest),
-            "errors": errors,
-            "advice": advice.to_json(),
-            "environment": environment(),
-        }
+        def check(folder: Path) -> dict[str, Any]:
+            nonlocal errors, logits
+            errors = verify_factors(folder, {n: (found[n].delta, found[n].module) for n in advice.ranks})
+            if verify:
+                logits = compare_logits(Path(base), Path(tuned), folder, tokens)
+            return {
+                "rule": advice.rule,
+                "error": _error(found, errors),
+                "total_error": _error(found, errors, rest),
+                "errors": errors,
+                "not_carried": [item.name for item in left_out],
+                "logits": None if logits is None else asdict(logits),
+                "advice": advice.to_json(),
+                "environment": environment(),
+            }
 
-    report = write_adapter(Path(out), adapter, check)
-    logits = compare_logits(Path(base), Path(tuned), Path(out), tokens) if verify else None
-    total, size = report["total_error"], adapter.num_bytes
-    return _result(Path(out), advice, errors, total, others, unchanged, saved_modules, size, found, logits, preflight)
+        write_adapter(Path(out), adapter, check)
+        size = adapter.num_bytes
+    return Extraction(
+        out=None if out is None else Path(out),
+        advice=advice,
+        errors=errors,
+        error=_error(found, errors),
+        total_error=_error(found, errors, rest),
+        not_carried=left_out,
+        unchanged=tuple(unchanged),
+        saved=saved_modules,
+        num_bytes=size,
+        is_exact=all(f.decomposition.is_exact for f in found.values()),
+        logits=logits,
+        preflight=preflight,
+        notes=_notes(rule, advice, found, errors, dtype),
+    )
 
 
 def preflight_lora(base: Checkpoint, tuned: Checkpoint) -> Preflight:
@@ -151,154 +172,22 @@ def preflight_lora(base: Checkpoint, tuned: Checkpoint) -> Preflight:
     return preflight
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """One module that changed, decomposed."""
-
-    module: Module
-    delta: Callable[[], Delta]
-    decomposition: Decomposition
-    spectrum: ModuleSpectrum
-
-
-@dataclass(frozen=True)
-class _Other:
-    """One tensor whose change is not in A and B."""
-
-    pair: Pair
-    module: Module
-    squared: float
-    base_norm: float
-    is_saved: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Work:
-    base: Checkpoint
-    tuned: Checkpoint
-    preflight: Preflight
-    rule: RankRule
-    exact: bool
-    device: str
-    modules: dict[str, Module]
-    on_module: OnModule | None
-
-    def decompose_all(self, saved: dict[str, tuple[str, str]]) -> tuple[dict[str, _Found], list[_Other], list[str]]:
-        found: dict[str, _Found] = {}
-        others: list[_Other] = []
-        unchanged: list[str] = []
-        tied = set(self.preflight.tied)
-        whole = {module for module, _ in saved.values()}
-        for number, pair in enumerate(self.preflight.pairs, 1):
-            module = self._module(pair, pair.name in tied)
-            delta = Delta(self.base, self.tuned, pair, self.device)
-            squared = delta.squared_norm()
-            if not math.isfinite(squared):
-                raise ValueError(f"Weights must be finite; {module.tensor!r} holds NaN or infinity.")
-            is_saved = any(module.name == name or module.name.startswith(f"{name}.") for name in whole)
-            if squared == 0:
-                unchanged.append(pair.name)
-            elif module.is_adaptable and not is_saved:
-                found[module.name] = self._found(pair, module, delta)
-            else:
-                others.append(_Other(pair, module, squared, delta.base_norm, is_saved))
-            if self.on_module is not None:
-                self.on_module(pair.name, number, len(self.preflight.pairs))
-        return found, others, unchanged
-
-    def _module(self, pair: Pair, is_tied: bool) -> Module:
-        assert pair.base_name is not None
-        module = self.modules[pair.base_name]
-        if is_tied:  # the output layer, which the base reads from its embedding
-            module = Module(pair.name, pair.name.removesuffix(".weight"), "weight", "linear")
-        return module if pair.shape == self.base.tensors[pair.base_name].shape else replace(module, kind="resized")
-
-    def _found(self, pair: Pair, module: Module, delta: Delta) -> _Found:
-        floor_rank = None
-        if self.rule.kind == "floor":
-            before, after = (weight.to(self.device) for weight in delta.stored())
-            dtypes = [self.base.tensors[pair.base_name].dtype, self.tuned.tensors[pair.tuned_name].dtype]  # type: ignore[index]
-            floor_rank = int(_above_floor(before, after, *dtypes))
-        wanted = self._wanted(min(pair.shape), floor_rank)
-        decomposition = decompose_delta(delta.source, exact=self.exact, noise=delta.rounding(), **wanted)
-        if self.rule.snap and self.rule.kind == "energy":
-            reached = int((decomposition.errors() ** 2 > 1 - self.rule.value).sum())
-            most = snapped(reached)
-            decomposition = decompose_delta(delta.source, exact=self.exact, noise=delta.rounding(), max_rank=most)
-        return _Found(module, lambda: Delta(self.base, self.tuned, pair, self.device), decomposition,
-                      _spectrum(module, decomposition, delta.base_norm, floor_rank))  # fmt: skip
-
-    def _wanted(self, small: int, floor_rank: int | None) -> dict[str, Any]:
-        kind, value = self.rule.kind, self.rule.value
-        most = SIZES[-1] if self.rule.snap else small
-        if kind == "energy":
-            return {"energy": value, "max_rank": most if self.rule.snap else None}
-        if kind == "rank":
-            return {"max_rank": min(most, snapped(int(value)) if self.rule.snap else int(value))}
-        if kind == "floor":
-            count = max(1, floor_rank or 0)
-            return {"max_rank": min(most, snapped(count) if self.rule.snap else count)}
-        if kind == "error":
-            return {"energy": max(1e-3, 1 - value**2), "max_rank": most if self.rule.snap else None}
-        return {"max_rank": min(most, _FIRST_RANK)}
-
-
-def _above_floor(base: Tensor, tuned: Tensor, base_dtype: torch.dtype, tuned_dtype: torch.dtype) -> Tensor:
-    """The rank above the floor of the stored formats; a float32 file may hold bfloat16 numbers."""
-    named = {}
-    if base_dtype.itemsize <= 2:
-        named["base_dtype"] = base_dtype
-    if tuned_dtype.itemsize <= 2:
-        named["tuned_dtype"] = tuned_dtype
-    return rank_above_floor(base, tuned, **named).rank
-
-
-def _deepened(work: _Work, found: dict[str, _Found]) -> Advice:
-    """Advice, with more directions for modules that would use more than were found."""
-    advice = advise_by(work.rule, [f.spectrum for f in found.values()])
-    if work.rule.kind not in ("budget", "error") or work.rule.snap:
-        return advice
-    for _ in range(_ROUNDS):
-        short = [
-            f
-            for f, module in zip(found.values(), advice.modules, strict=True)
-            if module.rank == f.decomposition.max_rank
-            and f.decomposition.max_rank < min(f.decomposition.shape)
-            and f.decomposition.squared_rest > 1e-8 * f.decomposition.squared_norm
-        ]
-        if not short:
-            break
-        for f in short:
-            delta = f.delta()
-            source, most = delta.source, 4 * f.decomposition.max_rank
-            deeper = decompose_delta(source, exact=work.exact, noise=delta.rounding(), max_rank=most)
-            spectrum = _spectrum(f.module, deeper, f.spectrum.weight_norm, f.spectrum.floor_rank)
-            found[f.module.name] = replace(f, decomposition=deeper, spectrum=spectrum)
-        advice = advise_by(work.rule, [f.spectrum for f in found.values()])
-    return advice
-
-
-def _spectrum(module: Module, found: Decomposition, weight_norm: float, floor_rank: int | None) -> ModuleSpectrum:
-    shape = found.shape[::-1] if module.is_transposed else found.shape
-    return ModuleSpectrum(
-        module.name,
-        (shape[0], shape[1]),
-        tuple(found.sigma.tolist()),
-        float(found.sigma.square().sum()) + found.squared_rest,
-        weight_norm,
-        floor_rank,
+def _adapter_module(found: Found, rank: int, dtype: torch.dtype) -> AdapterModule:
+    return AdapterModule(
+        found.module.name, found.spectrum.shape, rank, dtype, lambda: found.factors(rank), found.module.is_transposed
     )
 
 
-def _factors(found: _Found, rank: int, dtype: torch.dtype) -> AdapterModule:
-    left, right = found.decomposition.factors(rank)
-    a, b = (left.mT, right.mT) if found.module.is_transposed else (right, left)
-    a, b = padded(a, b, rank)
-    a, b = (t.to("cpu", dtype).contiguous() for t in (a, b))
-    return AdapterModule(found.module.name, a, b, found.module.is_transposed)
+def _whole(checkpoint: Checkpoint, tensor: str) -> WholeTensor:
+    """As the model uses it; its first row tells the dtype."""
+    shape = checkpoint.tensors[tensor].shape
+    if not shape:
+        return WholeTensor(checkpoint.tensors[tensor].dtype, shape, lambda: checkpoint.read(tensor))
+    first = checkpoint.read_weight(tensor, 0, min(1, shape[0]))
+    return WholeTensor(first.dtype, shape, lambda: checkpoint.read_weight(tensor))
 
 
-def _error(found: dict[str, _Found], errors: dict[str, float], rest: float = 0.0) -> float:
+def _error(found: dict[str, Found], errors: dict[str, float], rest: float = 0.0) -> float:
     """Over all modules that changed, and `rest`, which is lost whole, as is a module of rank 0."""
     squares = {name: f.decomposition.squared_norm for name, f in found.items()}
     total = sum(squares.values()) + rest
@@ -306,46 +195,22 @@ def _error(found: dict[str, _Found], errors: dict[str, float], rest: float = 0.0
     return math.sqrt(lost / total) if total else 0.0
 
 
-def _result(
-    out: Path | None,
-    advice: Advice,
-    errors: dict[str, float],
-    total_error: float,
-    others: list[_Other],
-    unchanged: list[str],
-    saved: tuple[str, ...],
-    num_bytes: int,
-    found: dict[str, _Found],
-    logits: Any,
-    preflight: Preflight,
-) -> Extraction:
-    total = sum(f.decomposition.squared_norm for f in found.values()) + sum(item.squared for item in others)
-    not_carried = [
-        NotCarried(
-            item.pair.name,
-            item.module.kind,
-            math.sqrt(item.squared) / item.base_norm if item.base_norm else math.nan,
-            item.squared / total,
-            math.prod(item.pair.shape),
-            item.module.name if item.module.kind not in ("resized", "a name PEFT cannot match") else "",
+def _notes(
+    rule: RankRule, advice: Advice, found: dict[str, Found], errors: dict[str, float], dtype: torch.dtype
+) -> tuple[str, ...]:
+    """Where the adapter falls short of what was asked for, or is larger than what it stands for."""
+    notes = []
+    error = _error(found, errors)
+    if rule.kind == "error" and error > rule.value * (1 + 1e-3):
+        why = "ranks are capped" if rule.snap else f"{dtype} rounds the factors" if dtype.itemsize < 4 else "rounding"
+        notes.append(f"the error over all modules is {error:.3g} and not {rule.value:.3g}: {why.replace('torch.', '')}")
+    weights = sum(math.prod(m.shape) for m in advice.modules if m.rank)
+    if advice.parameters >= weights > 0:
+        notes.append(
+            f"{advice.parameters:,} parameters are no fewer than the {weights:,} of the weights they change: "
+            "ask for less, or keep the tuned model"
         )
-        for item in others
-        if not item.is_saved
-    ]
-    return Extraction(
-        out=out,
-        advice=advice,
-        errors=errors,
-        error=_error(found, errors),
-        total_error=total_error,
-        not_carried=tuple(sorted(not_carried, key=lambda item: -item.share)),
-        unchanged=tuple(unchanged),
-        saved=saved,
-        num_bytes=num_bytes,
-        is_exact=all(f.decomposition.is_exact for f in found.values()),
-        logits=logits,
-        preflight=preflight,
-    )
+    return tuple(notes)
 
 
 def _check_options(out: str | PathLike[str] | None, verify: bool, dtype: torch.dtype) -> None:

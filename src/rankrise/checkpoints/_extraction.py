@@ -15,9 +15,9 @@ class NotCarried:
     """A change that LoRA does not carry, and the module whose saving would."""
 
     name: str  # of the tensor
-    kind: str  # "embedding", "norm", "bias", …
-    relative_size: float  # ‖Δ‖_F / ‖W‖_F
-    share: float  # of the squared norm of the whole change
+    kind: str  # "embedding", "norm", "bias", …; "only in the tuned", "new rows": there is no change to measure
+    relative_size: float  # ‖Δ‖_F / ‖W‖_F; NaN where there is none
+    share: float  # of the squared norm of the whole change; NaN where there is none
     num_parameters: int
     module: str  # for `save`; empty where no module holds it
 
@@ -41,7 +41,7 @@ class Extraction:
     advice: Advice
     errors: Mapping[str, float]  # module to ‖Δ − BA‖_F / ‖Δ‖_F, with BA read back from the file
     error: float  # the same over all linear modules that changed; one of rank 0 is lost whole
-    total_error: float  # over everything that changed, carried or not
+    total_error: float  # over everything that changed and that both have, carried or not
     not_carried: tuple[NotCarried, ...]  # largest share first
     unchanged: tuple[str, ...]
     saved: tuple[str, ...]  # modules written whole
@@ -49,6 +49,7 @@ class Extraction:
     is_exact: bool  # whether every decomposition was
     logits: LogitsCheck | None
     preflight: Preflight
+    notes: tuple[str, ...] = ()  # where it falls short of what was asked for
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -64,5 +65,7 @@ class Extraction:
             "not_carried": [{k: (None if v != v else v) for k, v in asdict(item).items()} for item in self.not_carried],
             "unchanged": [show(name) for name in self.unchanged],
             "modules_to_save": list(self.saved),
+            "notes": list(self.notes),
+            "preflight": self.preflight.to_json(),
             "logits": None if self.logits is None else asdict(self.logits),
         }

@@ -57,11 +57,11 @@ def new_folder(out: Path, num_bytes: int) -> Iterator[Path]:
 
 
 def _remove_leftovers(out: Path) -> None:
-    """What processes that died had begun."""
+    """What processes that died had begun; one with our own number died before us, as in a container every time."""
     begin = f".tmp-{out.name}-"
     for path in [p for p in out.parent.iterdir() if p.name.startswith(begin)]:
         pid = path.name.rpartition("-")[2]
-        if pid.isdecimal() and not _is_alive(int(pid)):
+        if pid.isdecimal() and (int(pid) == os.getpid() or not _is_alive(int(pid))):
             shutil.rmtree(path, ignore_errors=True)
 
 

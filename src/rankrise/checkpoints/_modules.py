@@ -1,8 +1,8 @@
 """Which tensors of a checkpoint LoRA can adapt, how they are stored, and what their modules are called in memory.
 
 Only names, shapes and the config are looked at. A `weight` with two dimensions is a Linear (out, in) unless its name
-says that it is an embedding; it is a Conv1D (in, out) where its bias is as long as its second dimension, where modules
-of the same name are, or where the architecture is known to have them.
+says that it is an embedding and it has no bias; it is a Conv1D (in, out) where its bias is as long as its second
+dimension, where modules of the same name are, or where the architecture is known to have them.
 """
 
 import re
@@ -15,10 +15,8 @@ from rankrise.checkpoints._names import IN_MEMORY, block_of
 from rankrise.heads import canonical_names
 
 _NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
-_EMBEDDING = re.compile(
-    r"(wte|wpe|shared|tok_embeddings|\w*embed(ding)?s?(_tokens|_positions|_in)?|\w*_embeddings?|relative_attention_bias)"
-)
-_NORM = re.compile(r"\w*(norm|ln)\w*|\w*_ln|ln\d*", re.IGNORECASE)
+_EMBEDDINGS = ("wte", "wpe", "shared", "relative_attention_bias")  # and what has "emb" in its name, but for
+_NO_EMBEDDINGS = ("out", "unemb", "proj", "map", "linear", "dense", "fc", "mlp")  # a layer after or before one
 _CONV1D_TYPES = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 _CONV1D_NAMES = ("c_attn", "c_proj", "c_fc", "q_attn")
 _RENAMED = {
@@ -69,7 +67,7 @@ def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
     found = {}
     for name, shape in shapes.items():
         module, _, parameter = plain[name].rpartition(".")
-        kind = _kind(module, parameter, shape)
+        kind = _kind(module, parameter, shape, has_bias=f"{module}.bias" in by_plain)
         if kind == "linear" and stored.get(module):
             kind = "conv1d"
         if kind == "linear" and _last(module) in _ROUTERS and module.rpartition(".")[0] in with_experts:
@@ -99,14 +97,14 @@ def in_memory(module: str, names: Mapping[str, Any], config: Mapping[str, Any]) 
     return module
 
 
-def _kind(module: str, parameter: str, shape: tuple[int, ...]) -> str:
-    last = module.rpartition(".")[2]
+def _kind(module: str, parameter: str, shape: tuple[int, ...], *, has_bias: bool) -> str:
     if not module or not _NAME.fullmatch(module):
         return "a name PEFT cannot match" if module else "a parameter without a module"
     if parameter == "bias":
         return "bias"
     if len(shape) == 1:
-        return "norm" if _NORM.fullmatch(last) else "vector"
+        last = _last(module).lower()
+        return "norm" if "norm" in last or "ln" in last else "vector"
     if parameter != "weight":
         return "parameter"
     if re.search(r"\.experts\.\d+\.", f".{module}."):
@@ -115,7 +113,18 @@ def _kind(module: str, parameter: str, shape: tuple[int, ...]) -> str:
         return "convolution" if len(shape) in (3, 4, 5) else "parameter"
     if 0 in shape:
         return "empty"
-    return "embedding" if _EMBEDDING.fullmatch(last) else "linear"
+    return "embedding" if _is_embedding(module) and not has_bias else "linear"
+
+
+def _is_embedding(module: str) -> bool:
+    """By its name; one of a list by the name of the list.
+
+    >>> [_is_embedding(name) for name in ("tok_emb", "embed_tokens.0", "embed_out", "time_emb_proj")]
+    [True, True, False, False]
+    """
+    parts = [part for part in module.lower().split(".") if not part.isdecimal()]
+    last = parts[-1] if parts else ""
+    return last in _EMBEDDINGS or ("emb" in last and not any(word in last for word in _NO_EMBEDDINGS))
 
 
 def _orientations(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> dict[str, bool]:

@@ -5,7 +5,7 @@ everywhere, in `alpha_pattern` as in `rank_pattern`: left out, PEFT would scale 
 something else, and say nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from rankrise.checkpoints._advice import lora_arguments
 from rankrise.checkpoints._folder import new_folder
+from rankrise.checkpoints._folders import show
+from rankrise.checkpoints._stream import Layout, num_bytes, stream_tensors
 from rankrise.store._atomic import write_json
-from rankrise.store._tensors import save_tensors
 
 PREFIX = "base_model.model."
 MODEL, CONFIG, REPORT = "adapter_model.safetensors", "adapter_config.json", "rankrise.json"
@@ -27,14 +28,31 @@ class AdapterModule:
     """One module: `B A` is added to its weight as a Linear has it, (out, in)."""
 
     name: str
-    a: Tensor  # (r, in)
-    b: Tensor  # (out, r)
+    shape: tuple[int, int]  # out, in
+    rank: int  # at least 1
+    dtype: torch.dtype
+    factors: Callable[[], tuple[Tensor, Tensor]]  # A (r, in) and B (out, r), made when they are written
     is_transposed: bool = False  # the weight is stored (in, out)
 
-    @property
-    def rank(self) -> int:
-        """r, at least 1."""
-        return self.a.shape[0]
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """A and B as they are written.
+
+        Raises:
+            ValueError: A number is not finite in this dtype.
+        """
+        a, b = (t.to("cpu", self.dtype) for t in padded(*self.factors(), self.rank))
+        if not (a.isfinite().all() and b.isfinite().all()):
+            raise ValueError(f"Factors must be finite; those of {show(self.name)!r} are not in {self.dtype}.")
+        return a, b
+
+
+@dataclass(frozen=True, eq=False)
+class WholeTensor:
+    """A tensor that is written as it is."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +60,7 @@ class Adapter:
     """Everything that is written."""
 
     modules: Sequence[AdapterModule]
-    saved: Mapping[str, Tensor] = field(default_factory=dict)  # whole tensors, by their name in memory
+    saved: Mapping[str, WholeTensor] = field(default_factory=dict)  # by their name in memory
     saved_modules: Sequence[str] = ()
     base: str = ""
     task: str | None = None
@@ -52,12 +70,7 @@ class Adapter:
     @property
     def num_bytes(self) -> int:
         """Of the tensors."""
-        return sum(t.nbytes for m in self.modules for t in (m.a, m.b)) + sum(t.nbytes for t in self.saved.values())
-
-    @property
-    def num_parameters(self) -> int:
-        """Of A and B."""
-        return sum(m.a.numel() + m.b.numel() for m in self.modules)
+        return num_bytes(self.layout())
 
     def config(self) -> dict[str, Any]:
         """`adapter_config.json`."""
@@ -77,14 +90,22 @@ class Adapter:
             **self.base_config,
         }
 
-    def tensors(self) -> dict[str, Tensor]:
-        """`adapter_model.safetensors`."""
-        pairs = {
-            f"{PREFIX}{module.name}.lora_{letter}.weight": tensor
-            for module in self.modules
-            for letter, tensor in (("A", module.a), ("B", module.b))
-        }
-        return pairs | {f"{PREFIX}{name}": tensor for name, tensor in self.saved.items()}
+    def layout(self) -> Layout:
+        """Names, dtypes and shapes in `adapter_model.safetensors`."""
+        found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        for module in self.modules:
+            outputs, inputs = module.shape
+            for letter, shape in (("A", (module.rank, inputs)), ("B", (outputs, module.rank))):
+                found[f"{PREFIX}{module.name}.lora_{letter}.weight"] = module.dtype, shape
+        return found | {f"{PREFIX}{name}": (whole.dtype, whole.shape) for name, whole in self.saved.items()}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What the layout names, one module at a time."""
+        for module in self.modules:
+            for letter, tensor in zip("AB", module.tensors(), strict=True):
+                yield f"{PREFIX}{module.name}.lora_{letter}.weight", tensor
+        for name, whole in self.saved.items():
+            yield f"{PREFIX}{name}", whole.read()
 
 
 def write_adapter(out: Path, adapter: Adapter, check: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
@@ -95,13 +116,14 @@ def write_adapter(out: Path, adapter: Adapter, check: Callable[[Path], dict[str,
         ValueError: Something is at `out` already; an adapter of nothing; a tensor that is not finite.
     """
     if not adapter.modules:
-        raise ValueError("An adapter must have modules; none has a change to write. The checkpoints may be equal.")
+        raise ValueError(
+            "An adapter must have modules; none has a change to write. The checkpoints may be equal, or differ "
+            "only in what LoRA cannot carry."
+        )
     for module in adapter.modules:
         assert module.rank > 0, module.name  # PEFT refuses rank 0
-        if not (module.a.isfinite().all() and module.b.isfinite().all()):
-            raise ValueError(f"Factors must be finite; those of {module.name!r} are not in {module.a.dtype}.")
     with new_folder(out, adapter.num_bytes) as folder:
-        save_tensors(folder / MODEL, adapter.tensors(), "adapter_model")
+        stream_tensors(folder / MODEL, adapter.layout(), adapter.tensors(), "adapter_model")
         write_json(folder / CONFIG, adapter.config(), "adapter_config")
         report = check(folder)
         write_json(folder / REPORT, report, "adapter_report")

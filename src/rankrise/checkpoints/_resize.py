@@ -1,5 +1,6 @@
 """A PEFT or MLX adapter with other ranks: `scale · B A` decomposed from its factors, exactly, and cut."""
 
+import functools
 import math
 from os import PathLike
 from pathlib import Path
@@ -8,14 +9,14 @@ from typing import Any
 import torch
 
 from rankrise.checkpoints._adapters import LowRankDelta
-from rankrise.checkpoints._advice import Advice, ModuleSpectrum, advise_by
+from rankrise.checkpoints._advice import Advice, ModuleSpectrum, advise_by, check_any
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._decompose import Decomposition, decompose_factors
 from rankrise.checkpoints._extraction import Extraction
 from rankrise.checkpoints._folder import check_place
 from rankrise.checkpoints._folders import find_inside, show
 from rankrise.checkpoints._open import open_checkpoint
-from rankrise.checkpoints._peft_writer import MODEL, PREFIX, Adapter, AdapterModule, padded, write_adapter
+from rankrise.checkpoints._peft_writer import MODEL, PREFIX, Adapter, AdapterModule, WholeTensor, write_adapter
 from rankrise.checkpoints._preflight import Preflight, match_checkpoints
 from rankrise.checkpoints._rule import RankRule
 from rankrise.checkpoints._safetensors import open_safetensors
@@ -35,7 +36,7 @@ def resize_lora(
     snap: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Extraction:
-    """Write an adapter again with the ranks it needs; never with a higher one.
+    """Write an adapter again with the ranks it needs; never with a higher one, unless `snap` pads it with zeros.
 
     Two thin QR and a small SVD in float64: exact, whatever the rank. Scales, also those of rsLoRA and `alpha_pattern`,
     go into the factors, so the new scale is 1. Whole modules that were saved beside it are copied.
@@ -70,16 +71,19 @@ def resize_lora(
         _module(parts[m.name], m.name, m.rank, dtype or _dtype(source, names[m.name])) for m in advice.modules if m.rank
     ]
     total = math.sqrt(sum(part.squared_norm for part in parts.values()))
-    if out is None:
-        errors = {m.name: m.error for m in advice.modules if m.rank}
-        return _result(None, advice, errors, advice.error, modules, (), preflight)
     used = {tensor for delta in source.deltas.values() for tensor in (delta.a, delta.b)}
-    whole = {name.removeprefix(PREFIX): source.read(name) for name in source.tensors if name not in used}
-    config = dict(source.config or {}) if source.kind == "peft" else {}
-    kept: dict[str, Any] = {key: config[key] for key in _KEPT if config.get(key) is not None}
-    kept["fan_in_fan_out"] = bool(config.get("fan_in_fan_out"))
+    whole = {
+        name.removeprefix(PREFIX): WholeTensor(info.dtype, info.shape, functools.partial(source.read, name))
+        for name, info in source.tensors.items()
+        if name not in used
+    }
+    kept = _kept(source)
     new = Adapter(modules, whole, base_config=kept)
-    errors = {}
+    saved = tuple(kept.get("modules_to_save", ()))
+    errors = {m.name: m.error for m in advice.modules if m.rank}
+    if out is None:
+        return _result(None, advice, errors, advice.error, new.num_bytes, saved, preflight)
+    check_any(rule, spectra, advice)
 
     def check(folder: Path) -> dict[str, Any]:
         file = open_safetensors(find_inside(folder, MODEL))
@@ -95,9 +99,17 @@ def resize_lora(
                 "environment": environment()}  # fmt: skip
 
     report = write_adapter(Path(out), new, check)
-    return _result(
-        Path(out), advice, errors, report["error"], modules, tuple(kept.get("modules_to_save", ())), preflight
-    )
+    return _result(Path(out), advice, errors, report["error"], new.num_bytes, saved, preflight)
+
+
+def _kept(source: Checkpoint) -> dict[str, Any]:
+    """Entries of the config that the new one has, too."""
+    config = dict(source.config or {}) if source.kind == "peft" else {}
+    kept: dict[str, Any] = {key: config[key] for key in _KEPT if config.get(key) is not None}
+    saved = kept.get("modules_to_save", [])
+    if not isinstance(saved, list) or not all(isinstance(name, str) for name in saved):
+        raise ValueError(f"`modules_to_save` of the adapter's config must be a list of names; got {show(saved)}.")
+    return kept | {"fan_in_fan_out": bool(config.get("fan_in_fan_out"))}
 
 
 def _module_name(delta: LowRankDelta) -> str:
@@ -129,8 +141,7 @@ def _spectrum(name: str, part: Decomposition) -> ModuleSpectrum:
 
 def _module(part: Decomposition, name: str, rank: int, dtype: torch.dtype) -> AdapterModule:
     b, a = part.factors(rank)
-    a, b = padded(a, b, rank)
-    return AdapterModule(name, a.to(dtype).contiguous(), b.to(dtype).contiguous())
+    return AdapterModule(name, part.shape, rank, dtype, lambda: (a, b))
 
 
 def _distance(part: Decomposition, b: torch.Tensor, a: torch.Tensor) -> float:
@@ -146,10 +157,9 @@ def _result(
     advice: Advice,
     errors: dict[str, float],
     error: float,
-    modules: list[AdapterModule],
+    num_bytes: int,
     saved: tuple[str, ...],
     preflight: Preflight,
 ) -> Extraction:
-    size = sum(module.a.nbytes + module.b.nbytes for module in modules)
     nothing = tuple(module.name for module in advice.modules if not module.rank)
-    return Extraction(out, advice, errors, error, error, (), nothing, saved, size, True, None, preflight)
+    return Extraction(out, advice, errors, error, error, (), nothing, saved, num_bytes, True, None, preflight)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from rankrise.checkpoints._safetensors import open_safetensors
 _NUM_TOKENS = 64
 
 
-def verify_factors(folder: Path, deltas: Mapping[str, tuple[Delta, Module]]) -> dict[str, float]:
+def verify_factors(folder: Path, deltas: Mapping[str, tuple[Callable[[], Delta], Module]]) -> dict[str, float]:
     """`‖Δ − (alpha / r) B A‖_F / ‖Δ‖_F` of every module, with A, B, alpha and r as PEFT will read them.
 
     Args:
         folder: The adapter.
-        deltas: For each module its change, to be read once more.
+        deltas: For each module how to read its change once more; one is held at a time.
 
     Raises:
         ValueError: A module is missing from the file, or has a rank or scale that was not meant.
@@ -40,7 +40,7 @@ def verify_factors(folder: Path, deltas: Mapping[str, tuple[Delta, Module]]) -> 
             raise ValueError(f"The adapter of {name!r} must have rank and alpha {a.shape[0]}; got {rank} and {alpha}.")
         left, right = (a.mT, b.mT) if module.is_transposed else (b, a)
         rest, total, begin = 0.0, 0.0, 0
-        for block in delta.blocks():
+        for block in delta().blocks():
             rows = left[begin : begin + len(block)].to(block)
             rest += _squares(torch.addmm(block, rows, right.to(block), alpha=-1))
             total += _squares(block)
@@ -91,6 +91,19 @@ def require_modules(base: Path, names: Iterable[str]) -> None:
         )
 
 
+def check_verifiable(base: Path, tuned: Path, tokens: Sequence[int] | None = None) -> None:
+    """Refuse what `compare_logits` would refuse after all the work.
+
+    Raises:
+        ValueError: No config, an architecture that transformers has not, a lone file, tokens out of range.
+    """
+    config, architecture = _architecture(base)
+    for path in (base, tuned):
+        _loadable(path)
+    if tokens is not None and architecture.main_input_name != "pixel_values":
+        _check_tokens(tokens, config)
+
+
 def compare_logits(base: Path, tuned: Path, adapter: Path, tokens: Sequence[int] | None = None) -> LogitsCheck:
     """Outputs of base + adapter and of the tuned model in float32, on given or random input.
 
@@ -127,11 +140,9 @@ def compare_logits(base: Path, tuned: Path, adapter: Path, tokens: Sequence[int]
 
 def _load(folder: Path, config_folder: Path) -> Any:
     config, architecture = _architecture(config_folder)
-    where = folder if folder.is_dir() else folder.parent
-    if folder.is_file() and folder.name != "model.safetensors":
-        raise ValueError(f"`verify` needs folders that transformers can load; {folder} is a file. Leave `verify` out.")
+    where = str(_loadable(folder))
     with _quiet():
-        model = architecture.from_pretrained(str(where), config=config, dtype=torch.float32, local_files_only=True)
+        model = architecture.from_pretrained(where, config=config, dtype=torch.float32, local_files_only=True)
     return model.eval()
 
 
@@ -164,6 +175,18 @@ def _architecture(config_folder: Path) -> tuple[Any, Any]:
     return config, architecture
 
 
+def _loadable(path: Path) -> Path:
+    if path.is_file() and path.name != "model.safetensors":
+        raise ValueError(f"`verify` needs folders that transformers can load; {path} is a file. Leave `verify` out.")
+    return path if path.is_dir() else path.parent
+
+
+def _check_tokens(tokens: Sequence[int], config: Any) -> None:
+    vocabulary = config.get_text_config().vocab_size
+    if not tokens or not all(0 <= token < vocabulary for token in tokens):
+        raise ValueError(f"`tokens` must be ids from 0 to {vocabulary - 1}, at least one; got {list(tokens)[:8]}.")
+
+
 def _inputs(model: Any, tokens: Sequence[int] | None) -> tuple[dict[str, Tensor], str]:
     generator = torch.Generator().manual_seed(0)
     config = model.config
@@ -174,8 +197,7 @@ def _inputs(model: Any, tokens: Sequence[int] | None) -> tuple[dict[str, Tensor]
         return {"pixel_values": torch.randn(shape, generator=generator)}, "4 random images"
     vocabulary = config.get_text_config().vocab_size
     if tokens is not None:
-        if not tokens or not all(0 <= token < vocabulary for token in tokens):
-            raise ValueError(f"`tokens` must be ids from 0 to {vocabulary - 1}, at least one; got {list(tokens)[:8]}.")
+        _check_tokens(tokens, config)
         return {"input_ids": torch.tensor([list(tokens)])}, f"{len(tokens)} given tokens"
     length = min(_NUM_TOKENS, getattr(config.get_text_config(), "max_position_embeddings", _NUM_TOKENS))
     ids = torch.randint(vocabulary, (2, length), generator=generator)

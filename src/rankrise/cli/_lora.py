@@ -61,7 +61,7 @@ def lora(
     if dry_run:
         checkpoints = [open_checkpoint(path, allow_torch_load=allow_torch_load) for path in (base, tuned)]
         preflight = match_checkpoints(*checkpoints)
-        typer.echo(preflight.text())
+        typer.echo(json.dumps(preflight.to_json(), indent=1) if as_json else preflight.text())
         raise typer.Exit(1 if preflight.problems else 0)
     if dtype not in ("float32", "bfloat16", "float16"):
         raise typer.BadParameter(f"`--dtype` must be float32, bfloat16 or float16; got {dtype}.")
@@ -89,26 +89,35 @@ def show_extraction(done: "Extraction", *, as_json: bool) -> None:
 
 
 def _text(done: "Extraction") -> str:
+    from rankrise.checkpoints._folders import show
+
     *lines, training = _advice_lines(done.advice, done.errors)
     changed = len(done.advice.modules)
+    weights = sum(m.shape[0] * m.shape[1] for m in done.advice.modules if m.rank)
+    share = f" ({done.advice.parameters / weights:.2g} of their weights')" if weights else ""
     how = "exact" if done.is_exact else "randomised; the error is that of the factors, not an estimate"
     where = "read back from the file" if done.out is not None else "of the advised ranks"
     lines.append(
-        f"\n{len(done.advice.ranks)} of {changed} changed modules, {done.advice.parameters:,} parameters; relative "
-        f"error {done.error:.4g} ({where}){_with_rest(done)}. Decomposition: {how}."
+        f"\n{len(done.advice.ranks)} of {changed} changed modules, {done.advice.parameters:,} parameters{share}; "
+        f"relative error {done.error:.4g} ({where}){_with_rest(done)}. Decomposition: {how}."
     )
+    lines += [f"note: {note}" for note in done.notes]
+    if done.advice.gap:
+        lines.append(f"note: other ranks within the budget might keep up to {done.advice.gap:.2g} more of the change")
+    lines += done.preflight.text().splitlines()[1:]  # without the count of what matched
     if done.unchanged:
         lines.append(f"unchanged, left out: {len(done.unchanged)} tensors")
     if done.saved:
-        lines.append(f"written whole: {', '.join(done.saved)}")
+        lines.append(f"written whole: {', '.join(map(show, done.saved))}")
     if done.not_carried:
         rows = [
             {
-                "not carried by LoRA": item.name,
+                "not carried by LoRA": show(item.name, 80),
                 "kind": item.kind,
-                "size": f"{item.relative_size:.2%}",
-                "of the change": f"{item.share:.2%}",
-                "--save": item.module or "-",
+                "parameters": item.num_parameters,
+                "size": _percent(item.relative_size),
+                "of the change": _percent(item.share),
+                "--save": show(item.module or "-", 80),
             }
             for item in done.not_carried[:12]
         ]
@@ -126,16 +135,25 @@ def _text(done: "Extraction") -> str:
 
 
 def _with_rest(done: "Extraction") -> str:
+    unknown = sum(item.share != item.share for item in done.not_carried)
+    if unknown:
+        return f", without the {unknown} that only the tuned model has, which are not carried"
     return f", {done.total_error:.4g} with what is not carried" if done.not_carried else ""
+
+
+def _percent(value: float) -> str:
+    return "-" if value != value else f"{value:.2%}"
 
 
 def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
     """The rule, the table, the curve; last, what a training takes."""
+    from rankrise.checkpoints._folders import show
+
     rows = [
         {
-            "module": module.name,
+            "module": show(module.name, 80),
             "shape": f"{module.shape[0]}×{module.shape[1]}",
-            "size": "-" if module.relative_size != module.relative_size else f"{module.relative_size:.2%}",
+            "size": _percent(module.relative_size),
             "of the change": f"{module.share:.2%}",
             "rank": module.rank,
             "error": f"{(errors or {}).get(module.name, module.error):.4g}",

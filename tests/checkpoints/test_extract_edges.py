@@ -1,0 +1,303 @@
+"""What an extraction must not do in silence: lose what only the tuned model has, miss its target, fill the memory."""
+
+import json
+import os
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.checkpoints.planted import plant, planted_pair
+
+from rankrise.checkpoints import _work as work_module
+from rankrise.checkpoints import decompose_delta, extract_lora, resize_lora
+from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._modules import find_modules
+from rankrise.checkpoints._safetensors import TensorInfo
+from rankrise.checkpoints._stream import stream_tensors
+
+
+def files(folder, base, tuned):
+    folder.mkdir(exist_ok=True)
+    for name, tensors in (("base", base), ("tuned", tuned)):
+        save_file(tensors, folder / f"{name}.safetensors")
+    return folder / "base.safetensors", folder / "tuned.safetensors"
+
+
+def weights(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def changed(weight, rank=2, size=0.1):
+    return plant(weight, rank, size, torch.Generator().manual_seed(0))
+
+
+def kinds(shapes):
+    tensors = {name: TensorInfo(shape, torch.float32, 0) for name, shape in shapes.items()}
+    return {m.name: m.kind for m in find_modules(Checkpoint("x", "safetensors", None, tensors, {})).values()
+            if m.parameter == "weight"}  # fmt: skip
+
+
+def test_what_only_the_tuned_model_has_is_listed(tmp_path):
+    embedding, up = weights(30, 8), weights(8, 8, seed=1)
+    base = {"model.embed_tokens.weight": embedding, "model.up.weight": up}
+    tuned = {"model.embed_tokens.weight": torch.cat([embedding, weights(2, 8)]), "model.up.weight": changed(up),
+             "score.weight": weights(3, 8)}  # fmt: skip
+    done = extract_lora(*files(tmp_path, base, tuned), out=tmp_path / "a", rank=2)
+    found = {(item.name, item.kind, item.num_parameters, item.module) for item in done.not_carried}
+    assert found == {
+        ("score.weight", "only in the tuned", 24, "score"),
+        ("model.embed_tokens.weight", "new rows", 16, ""),
+    }
+    report = json.loads((tmp_path / "a" / "rankrise.json").read_text())
+    assert report["not_carried"] == [item.name for item in done.not_carried]
+    json.dumps(done.to_json(), allow_nan=False)
+    saved = extract_lora(*files(tmp_path, base, tuned), out=tmp_path / "b", rank=2, save=["score"])
+    assert [item.kind for item in saved.not_carried] == ["new rows"]
+    tensors = load_file(tmp_path / "b" / "adapter_model.safetensors")
+    assert torch.equal(tensors["base_model.model.score.weight"], tuned["score.weight"])
+
+
+@pytest.mark.parametrize(
+    "name", ["emb", "tok_emb", "token_emb", "pos_emb", "token_embedding_table", "input_embeds_layer", "wte",
+             "model.embed_tokens", "model.embed_tokens.0", "bert.embeddings.word_embeddings", "tok_embeddings"]
+)  # fmt: skip
+def test_embeddings_by_any_name(name):
+    assert kinds({f"{name}.weight": (40, 16)}) == {name: "embedding"}
+
+
+@pytest.mark.parametrize(
+    ("name", "has_bias"),
+    [("embed_out", False), ("unembed", False), ("time_emb_proj", False), ("time_embed.0", True), ("pos_emb", True),
+     ("encoder.embedding_hidden_mapping_in", False), ("member", True)],
+)  # fmt: skip
+def test_layers_beside_embeddings_are_linear(name, has_bias):
+    assert kinds({f"{name}.weight": (40, 16)} | ({f"{name}.bias": (40,)} if has_bias else {})) == {name: "linear"}
+
+
+@pytest.mark.parametrize("conv1d", [False, True])
+def test_a_block_tells_how_its_square_weights_are_stored(conv1d):
+    """A square weight with a name of its own: the other layers of its block have the same class."""
+    wide = (16, 48) if conv1d else (48, 16)
+    shapes = {"h.0.attn.c_attn.weight": wide, "h.0.attn.c_attn.bias": (48,), "h.0.cross.q_attn.weight": (16, 16),
+              "h.0.cross.q_attn.bias": (16,)}  # fmt: skip
+    assert kinds(shapes)["h.0.cross.q_attn"] == ("conv1d" if conv1d else "linear")
+
+
+def test_embedding_of_a_plain_model_is_not_written_as_linear(tmp_path):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tok_emb, self.fc = torch.nn.Embedding(40, 16), torch.nn.Linear(16, 16)
+
+        def forward(self, ids):
+            return self.fc(self.tok_emb(ids))
+
+    model = Model()
+    base = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tuned = {name: changed(t) if t.ndim == 2 else t for name, t in base.items()}
+    done = extract_lora(*files(tmp_path, base, tuned), out=tmp_path / "a", energy=0.9999, save=["tok_emb"])
+    assert set(done.advice.ranks) == {"fc"}
+    adapted = peft.PeftModel.from_pretrained(model, str(tmp_path / "a"))
+    truth = Model()
+    truth.load_state_dict(tuned)
+    ids = torch.arange(40)
+    assert (adapted(ids) - truth(ids)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(200, 160), (130, 400), (60, 50)])
+@pytest.mark.parametrize("short", [0, 1, 5, 9])
+def test_every_direction_can_be_reached(shape, short):
+    delta, rank = weights(*shape), min(shape) - short
+    found = decompose_delta(delta, max_rank=rank)
+    assert found.max_rank == rank
+    sigma = torch.linalg.svdvals(delta.double())
+    assert found.error(rank) == pytest.approx(float(sigma[rank:].norm() / sigma.norm()), rel=1e-3, abs=1e-6)
+
+
+def test_rank_and_budget_reach_the_whole_change(tmp_path):
+    base = {"a.weight": weights(200, 160)}
+    pair = files(tmp_path, base, {"a.weight": base["a.weight"] + 0.1 * weights(200, 160, seed=1)})
+    for rule in ({"rank": 160}, {"budget": 10**9}):
+        done = extract_lora(*pair, **rule)
+        assert done.advice.ranks == {"a": 160}
+        assert done.error < 1e-5
+
+
+def test_empty_and_single_numbers_are_no_trouble(tmp_path):
+    base = {"a.weight": weights(20, 16), "void.weight": torch.zeros(0, 4), "one.scale": torch.tensor(1.0)}
+    tuned = base | {"a.weight": changed(base["a.weight"]), "one.scale": torch.tensor(2.0)}
+    done = extract_lora(*files(tmp_path, base, tuned), out=tmp_path / "a", rank=2, save=["all"])
+    assert done.saved == ("one",)
+    assert done.unchanged == ("void.weight",)
+    saved = load_file(tmp_path / "a" / "adapter_model.safetensors")["base_model.model.one.scale"]
+    assert (saved.shape, float(saved)) == ((), 2.0)
+
+
+def test_what_verify_cannot_do_is_said_before_any_work(tmp_path, monkeypatch):
+    base, tuned, *_ = planted_pair(tmp_path, "gpt2")
+    monkeypatch.setattr(work_module, "decompose_delta", lambda *_, **__: pytest.fail("work was done"))
+    with pytest.raises(ValueError, match="must be ids from 0 to 63"):
+        extract_lora(base, tuned, out=tmp_path / "a", verify=True, tokens=[64])
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"architectures": ["Nothing"]}))
+    with pytest.raises(ValueError, match="an architecture that transformers knows"):
+        extract_lora(base, tuned, out=tmp_path / "a", verify=True)
+    (base / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"needs a config\.json beside the base"):
+        extract_lora(base, tuned, out=tmp_path / "a", verify=True)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_verification_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    base, tuned, *_ = planted_pair(tmp_path, "gpt2")
+    before = sorted(p.name for p in tmp_path.iterdir())
+
+    def fail(*_):
+        raise ValueError("no logits")
+
+    monkeypatch.setattr("rankrise.checkpoints._extract.compare_logits", fail)
+    with pytest.raises(ValueError, match="no logits"):
+        extract_lora(base, tuned, out=tmp_path / "a", rank=2, verify=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_resize_refuses_a_config_before_it_writes(tmp_path):
+    base = {"a.weight": weights(20, 16)}
+    extract_lora(*files(tmp_path, base, {"a.weight": changed(base["a.weight"])}), out=tmp_path / "a", rank=2)
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps(config | {"modules_to_save": 5}))
+    with pytest.raises(ValueError, match="`modules_to_save` of the adapter's config must be a list of names; got 5"):
+        resize_lora(tmp_path / "a", out=tmp_path / "b", rank=1)
+    assert not (tmp_path / "b").exists()
+
+
+def test_factors_that_were_not_held_are_found_again(tmp_path, monkeypatch):
+    base = {f"h.{n}.up.weight": weights(96, 80, seed=n) for n in range(3)}
+    pair = files(tmp_path, base, {name: w + 0.1 * weights(96, 80, seed=9) for name, w in base.items()})
+    held = {rule: extract_lora(*pair, out=tmp_path / f"held-{rule}", **{rule: value})
+            for rule, value in (("energy", 0.5), ("budget", 9000), ("error", 0.5))}  # fmt: skip
+    monkeypatch.setattr(work_module, "_HELD_BYTES", 30_000)
+    for rule, value in (("energy", 0.5), ("budget", 9000), ("error", 0.5)):
+        done = extract_lora(*pair, out=tmp_path / f"again-{rule}", **{rule: value})
+        assert done.advice.ranks == held[rule].advice.ranks
+        assert done.errors == pytest.approx(held[rule].errors, rel=1e-5)
+    advice = extract_lora(*pair, energy=0.5)
+    assert advice.advice.ranks == held["energy"].advice.ranks
+
+
+def test_memory_does_not_grow_with_the_number_of_modules(tmp_path, monkeypatch):
+    """Counted and not measured: how many bytes of factors wait, and how many changes are held at once."""
+    import gc
+
+    from rankrise.checkpoints._deltas import Delta
+
+    base = {f"h.{n}.up.weight": weights(64, 64, seed=n) for n in range(6)}
+    pair = files(tmp_path, base, {name: w + 0.1 * weights(64, 64, seed=9) for name, w in base.items()})
+    monkeypatch.setattr(work_module, "_HELD_BYTES", 40_000)
+    most, blocks = 0, Delta.blocks
+
+    def counted(self):
+        nonlocal most
+        yield from blocks(self)
+        held = [d for d in gc.get_objects() if type(d) is Delta and d._whole is not None]
+        most = max(most, len(held))
+
+    waiting, advise = [], work_module.Work.advise
+
+    def counting(self, found):
+        waiting.append(sum(f.decomposition.num_bytes for f in found.values()))
+        return advise(self, found)
+
+    monkeypatch.setattr(Delta, "blocks", counted)
+    monkeypatch.setattr(work_module.Work, "advise", counting)
+    extract_lora(*pair, out=tmp_path / "a", energy=0.9)
+    assert 1 <= most <= 2  # one that is worked on, one that goes
+    assert 0 < waiting[0] <= 40_000
+
+
+def test_more_parameters_than_the_weight_are_said(tmp_path):
+    base = {"a.weight": weights(64, 48), "b.weight": weights(64, 48, seed=2)}
+    tuned = {"a.weight": base["a.weight"] + 0.1 * weights(64, 48, seed=1), "b.weight": changed(base["b.weight"])}
+    done = extract_lora(*files(tmp_path, base, tuned), energy=0.95)
+    a, b = done.advice.modules
+    assert a.rank * (64 + 48) >= 64 * 48
+    assert "more parameters than the weight: save it whole" in a.note
+    assert b.note == ""
+    only = extract_lora(*files(tmp_path, {"a.weight": base["a.weight"]}, {"a.weight": tuned["a.weight"]}), energy=0.95)
+    assert "are no fewer than the 3,072 of the weights they change" in only.notes[0]
+
+
+def test_missed_targets_are_said(tmp_path):
+    base = {"a.weight": weights(160, 160)}
+    pair = files(tmp_path, base, {"a.weight": base["a.weight"] + 0.1 * weights(160, 160, seed=1)})
+    (capped,) = extract_lora(*pair, energy=0.99, snap=True).advice.modules
+    assert capped.rank == 64
+    assert f"capped at 64: keeps {100 * (1 - capped.error**2):.0f}%" in capped.note
+    narrow = extract_lora(*pair, out=tmp_path / "a", error=1e-4, dtype=torch.bfloat16)
+    assert narrow.error > 1e-3
+    assert narrow.notes[0].endswith("and not 0.0001: bfloat16 rounds the factors")
+    assert not extract_lora(*pair, out=tmp_path / "b", error=0.5).notes
+
+
+def test_an_option_that_leaves_nothing_to_write_is_named(tmp_path):
+    base = {"a.weight": weights(40, 30)}
+    pair = files(tmp_path, base, {"a.weight": changed(base["a.weight"])})
+    for rule, message in (
+        ({"budget": 3}, r"`budget` must pay for 70 parameters, the cheapest rank; got 3\."),
+        ({"budget": 100, "snap": True}, r"`budget` must pay for 560 parameters"),
+        ({"error": 1.0}, r"`error` must ask for at least one direction; 1 asks for none\."),
+    ):
+        with pytest.raises(ValueError, match=message):
+            extract_lora(*pair, out=tmp_path / "a", **rule)
+    noisy = files(tmp_path / "n", base, {"a.weight": base["a.weight"] + 1e-8})
+    with pytest.raises(ValueError, match="directions above the rounding floor; there are none"):
+        extract_lora(*noisy, out=tmp_path / "a", floor=True)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("device", ["foo", "meta", "cuda:97"])
+def test_a_device_that_is_not_there(tmp_path, device):
+    with pytest.raises(ValueError, match=f"`device` must be there; got '{device}' and no .* device was found"):
+        extract_lora("nowhere", "nowhere", device=device)
+
+
+def test_leftover_of_a_process_with_our_number_is_removed(tmp_path):
+    base = {"a.weight": weights(20, 16)}
+    pair = files(tmp_path / "pair", base, {"a.weight": changed(base["a.weight"])})
+    leftover = tmp_path / f".tmp-a-{os.getpid()}"
+    leftover.mkdir()
+    (leftover / "half").write_text("")
+    extract_lora(*pair, out=tmp_path / "a", rank=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "pair"]
+
+
+def test_floor_of_a_large_weight_is_a_lower_bound(tmp_path, monkeypatch):
+    base = {"a.weight": weights(256, 200)}
+    pair = files(tmp_path, base, {"a.weight": changed(base["a.weight"], rank=70, size=0.3)})
+    monkeypatch.setattr("rankrise.checkpoints._spectra._SPECTRUM_WORK", {"cpu": 1000})
+    (module,) = extract_lora(*pair, floor=True).advice.modules
+    assert module.rank == 70  # more than the directions that are looked for first
+    assert "a lower bound" in module.note
+
+
+def test_no_floor_where_there_are_scales(tmp_path):
+    stored = weights(64, 64).to(torch.float8_e4m3fn)
+    base, tuned = ({"a.weight": stored, "a.weight_scale": torch.tensor([scale])} for scale in (1.0, 1.1))
+    with pytest.raises(ValueError, match=r"`floor` must have weights on a known grid; 'a\.weight' is stored with"):
+        extract_lora(*files(tmp_path, base, tuned), floor=True)
+
+
+def test_streamed_file_is_what_safetensors_reads(tmp_path):
+    tensors = {"b": weights(3, 5).bfloat16(), "a": torch.tensor(2.0, dtype=torch.float64), "c": weights(4, 2),
+               "none": torch.zeros(0, 3), "é": torch.arange(3, dtype=torch.uint8)}  # fmt: skip
+    layout = {name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()}
+    stream_tensors(tmp_path / "t.safetensors", layout, tensors.items(), "adapter_model")
+    found = load_file(tmp_path / "t.safetensors")
+    assert set(found) == set(tensors)
+    assert all(torch.equal(found[name], t) for name, t in tensors.items())
+    with pytest.raises(ValueError, match="Every tensor of the layout must be written; 'a' is not"):
+        stream_tensors(tmp_path / "u.safetensors", layout, [], "adapter_model")
+    with pytest.raises(ValueError, match="must be as the layout says; 'c' is"):
+        stream_tensors(tmp_path / "u.safetensors", layout, [("c", weights(2, 4))], "adapter_model")
+    assert not (tmp_path / "u.safetensors").exists()
