@@ -1,7 +1,7 @@
 """Write the demo page again: `python -m rankrise.report.demo docs/demo/index.html [--runs DIR]`.
 
 Without `--runs` the numbers inside the page stay and its looks are made new. With it, numbers come from the runs in
-`DIR/<experiment>/<hash>`: the family toy-flow and toy-stages at smoke, vit-digits at small.
+`DIR/<experiment>/<hash>`: the family toy-flow and toy-stages at smoke with seed 4, vit-digits at small.
 """
 
 import argparse
