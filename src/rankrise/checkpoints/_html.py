@@ -17,48 +17,69 @@ from rankrise.checkpoints._rows import Row
 if TYPE_CHECKING:
     import jinja2
 
-_CELL = 18
+_HEIGHT = 19  # of a cell
+_WIDE, _NARROW = 40, 18  # with its number, and where layers are many without
+_MOST_NUMBERS = 24  # layers
 _MOST_ROWS = 2000
 _TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width"><title>rankrise diff</title>
 <style>
-body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1a1a1a;background:#fff}
+:root{color-scheme:light dark;--text:#1a1a1a;--page:#fff;--rule:#e4e4e4;--soft:#767676;--code:#f4f4f4;--line:#0b62a4}
+@media(prefers-color-scheme:dark){:root{
+--text:#e6e6e6;--page:#16181c;--rule:#33363c;--soft:#9a9a9a;--code:#24272d;--line:#5ab4f0}}
+body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;
+color:var(--text);background:var(--page)}
 h1{font-size:1.3rem}h2{font-size:1.05rem;margin-top:2rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:12px}
-th,td{padding:.15rem .6rem;text-align:right;border-bottom:1px solid #eee;white-space:nowrap}
+th,td{padding:.15rem .6rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
-.wide{overflow-x:auto}.fit{max-width:100%;height:auto}
-svg{font:10px system-ui,sans-serif}code{background:#f4f4f4;padding:0 .2rem}
+.figures{display:flex;flex-wrap:wrap;gap:1.5rem 2.5rem}figure{margin:0;max-width:100%}
+figcaption{font-weight:600;margin-bottom:.3rem}.note{color:var(--soft);font-size:12px;margin:.2rem 0 0}
+.wide{overflow-x:auto}.fit{max-width:100%;height:auto}.axis{stroke:var(--rule)}.curve{stroke:var(--line);fill:none}
+.dot{fill:var(--line)}svg{font:11px system-ui,sans-serif;fill:currentColor}code{background:var(--code);padding:0 .2rem}
 </style></head><body>
 <h1>What training changed</h1>
 <p>base <code>{{ base }}</code><br>tuned <code>{{ tuned }}</code></p>
 {% for line in summary %}<p>{{ line }}</p>{% endfor %}
+{% if curves %}<h2>Over the series</h2>{% endif %}
+<div class="figures">
 {% for curve in curves %}
-<h2>{{ curve.title }}</h2>
-<svg class="fit" width="640" height="220" viewBox="0 0 640 220" role="img" aria-label="{{ curve.title }}">
-<line x1="50" y1="190" x2="630" y2="190" stroke="#999"/><line x1="50" y1="10" x2="50" y2="190" stroke="#999"/>
-<polyline fill="none" stroke="#2563a8" stroke-width="2" points="{{ curve.points }}"/>
-<text x="46" y="190" text-anchor="end">0</text><text x="46" y="18" text-anchor="end">{{ curve.high }}</text>
-<text x="50" y="205">step {{ curve.first }}</text><text x="630" y="205" text-anchor="end">{{ curve.last }}</text>
-</svg>
+<figure><figcaption>{{ curve.title }}</figcaption>
+<svg class="fit" width="330" height="200" viewBox="0 0 330 200" role="img" aria-label="{{ curve.title }}">
+{% for tick in curve.ticks %}<line class="axis" x1="40" y1="{{ tick.y }}" x2="320" y2="{{ tick.y }}"/>\
+<text x="35" y="{{ tick.y + 4 }}" text-anchor="end">{{ tick.text }}</text>{% endfor %}
+<polyline class="curve" stroke-width="2" points="{{ curve.points }}"/>
+{% for dot in curve.dots %}<circle class="dot" cx="{{ dot.x }}" cy="{{ dot.y }}" r="3"><title>{{ dot.text }}</title>\
+</circle>{% endfor %}
+<text x="40" y="192">step {{ curve.first }}</text><text x="320" y="192" text-anchor="end">{{ curve.last }}</text>
+</svg></figure>
 {% endfor %}
+</div>
+{% if maps %}<h2>By layer, from left to right</h2>{% endif %}
+<div class="figures">
 {% for map in maps %}
-<h2>{{ map.title }}</h2>
+<figure><figcaption>{{ map.title }}</figcaption>
 <div class="wide"><svg width="{{ map.width }}" height="{{ map.height }}" role="img" aria-label="{{ map.title }}">
-{% for label in map.labels %}<text x="{{ label.x }}" y="{{ label.y }}" text-anchor="end">{{ label.text }}</text>
+{% for label in map.labels %}<text x="{{ label.x }}" y="{{ label.y }}" text-anchor="{{ label.anchor }}">\
+{{ label.text }}</text>{% endfor %}
+{% for cell in map.cells %}<g><title>{{ cell.text }}</title>\
+<rect x="{{ cell.x }}" y="{{ cell.y }}" width="{{ map.cell - 1 }}" height="{{ height - 1 }}" fill="{{ cell.colour }}"/>\
+{% if cell.number %}<text x="{{ cell.x + map.cell / 2 }}" y="{{ cell.y + 13 }}" text-anchor="middle" \
+fill="{{ cell.ink }}">{{ cell.number }}</text>{% endif %}</g>{% endfor %}
+</svg></div><p class="note">{{ map.scale }}</p></figure>
 {% endfor %}
-{% for cell in map.cells %}<rect x="{{ cell.x }}" y="{{ cell.y }}" width="{{ size }}" height="{{ size }}" \
-fill="{{ cell.colour }}"><title>{{ cell.text }}</title></rect>{% endfor %}
-</svg></div><p>{{ map.scale }}</p>
+</div>
+{% if spectra %}<h2>Spectra of the largest changes: σ/σ₁ from 1 down to 10⁻⁶, logarithmic</h2>{% endif %}
+<div class="figures">
+{% for spectrum in spectra %}
+<figure><svg class="fit" width="320" height="150" viewBox="0 0 320 150" role="img" aria-label="{{ spectrum.title }}">
+<line class="axis" x1="10" y1="10" x2="310" y2="10"/><line class="axis" x1="10" y1="130" x2="310" y2="130"/>
+<polyline class="curve" stroke-width="1.5" points="{{ spectrum.points }}"/>
+<text x="10" y="146">{{ spectrum.title }}</text></svg></figure>
 {% endfor %}
-{% for spectrum in spectra %}{% if loop.first %}<h2>Spectra of the largest changes (σ/σ₁, logarithmic)</h2>{% endif %}
-<svg class="fit" width="320" height="150" viewBox="0 0 320 150" role="img" aria-label="{{ spectrum.title }}">
-<polyline fill="none" stroke="#2563a8" stroke-width="1.5" points="{{ spectrum.points }}"/>
-<polyline fill="none" stroke="#bbb" points="10,130 310,130"/>
-<text x="10" y="146">{{ spectrum.title }}</text></svg>
-{% endfor %}
+</div>
 {% for table in tables %}
 <h2>{{ table.title }}</h2>
 <div class="wide"><table><tr>{% for key in table.header %}<th>{{ key }}</th>{% endfor %}</tr>
@@ -78,7 +99,7 @@ def page(diff: Diff) -> str:
         summary=_text.summary_lines(diff),
         curves=_curves(diff),
         maps=_maps(diff),
-        size=_CELL - 1,
+        height=_HEIGHT,
         spectra=_spectra(diff),
         tables=_tables(diff),
         seconds=f"{diff.seconds:.1f}",
@@ -116,7 +137,7 @@ def _map(
     *,
     logarithmic: bool = False,
 ) -> dict[str, Any] | None:
-    """Layers from left to right, parts or heads from top to bottom; darker is more, grey was not measured."""
+    """Parts or heads from top to bottom; darker is more."""
     known = [value for row in rows if (value := get(row)) is not None and (value > 0 or not logarithmic)]
     if not known:
         return None
@@ -124,35 +145,58 @@ def _map(
     columns = sorted({row.layer for row in rows})
     high = max(known)
     low = min(*known, high / 10) if logarithmic else 0.0  # equal values are one colour, not the noise between them
-    left = 12 + 6 * max(len(text) for text in lines)
+    left = 12 + 7 * max(len(text) for text in lines)
+    width = _WIDE if len(columns) <= _MOST_NUMBERS else _NARROW
     cells = []
     for row in rows:
         value = get(row)
-        x, y = left + _CELL * columns.index(row.layer), 4 + _CELL * lines.index(line(row))
-        text = f"{show(row.name, 80)}: {_text.number(value) if row.status == 'changed' else row.status}"
-        cells.append({"x": x, "y": y, "colour": _colour(value, low, high, logarithmic), "text": text})
-    labels = [{"x": left - 6, "y": 17 + _CELL * n, "text": text} for n, text in enumerate(lines)]
-    bottom = 18 + _CELL * len(lines)
+        x, y = left + width * columns.index(row.layer), 4 + _HEIGHT * lines.index(line(row))
+        share = _share(value, low, high, logarithmic)
+        cells.append(
+            {
+                "x": x,
+                "y": y,
+                "colour": _colour(share),
+                "ink": "#fff" if share is not None and share > 0.6 else "#1a1a1a",
+                "number": _short(value) if width == _WIDE and row.status == "changed" else "",
+                "text": f"{show(row.name, 80)}: {_text.number(value) if row.status == 'changed' else row.status}",
+            }
+        )
+    labels = [{"x": left - 6, "y": 17 + _HEIGHT * n, "text": text, "anchor": "end"} for n, text in enumerate(lines)]
+    bottom = 20 + _HEIGHT * len(lines)
     labels += [
-        {"x": left + _CELL * n + 14, "y": bottom, "text": layer}
+        {"x": left + width * (n + 0.5), "y": bottom, "text": layer, "anchor": "middle"}
         for n, layer in enumerate(columns)
         if n % max(1, len(columns) // 24) == 0
     ]
     how = "logarithmic" if logarithmic else "linear"
-    scale = f"white {_text.number(low)} to dark {_text.number(high)}, {how}; layers from left to right"
     return {
-        "title": title, "cells": cells, "labels": labels, "scale": scale,
-        "width": left + _CELL * len(columns) + 8, "height": bottom + 6,
+        "title": title, "cells": cells, "labels": labels, "cell": width,
+        "scale": f"light {_text.number(low)} to dark {_text.number(high)}, {how}; grey: not measured",
+        "width": left + width * len(columns) + 8, "height": bottom + 6,
     }  # fmt: skip
 
 
-def _colour(value: float | None, low: float, high: float, logarithmic: bool) -> str:
+def _short(value: float | None) -> str:
+    """In a cell, which has room for five characters."""
     if value is None:
-        return "#dddddd"
+        return ""
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
+
+
+def _share(value: float | None, low: float, high: float, logarithmic: bool) -> float | None:
+    """Where a value lies between white and dark."""
+    if value is None:
+        return None
     if logarithmic:
         value, low, high = (math.log(max(v, low)) for v in (value, low, high))
-    share = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 1.0
-    red, green, blue = (round(light + share * (dark - light)) for light, dark in ((247, 8), (251, 48), (255, 107)))
+    return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 1.0
+
+
+def _colour(share: float | None) -> str:
+    if share is None:
+        return "#bbbbbb"
+    red, green, blue = (round(light + share * (dark - light)) for light, dark in ((236, 8), (243, 48), (252, 107)))
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
@@ -175,14 +219,18 @@ def _curves(diff: Diff) -> list[dict[str, Any]]:
             continue
         high = max(value for _, value in pairs) or 1.0
         span = pairs[-1][0] - pairs[0][0] or 1
-        points = " ".join(f"{50 + 580 * (s - pairs[0][0]) / span:.1f},{190 - 175 * v / high:.1f}" for s, v in pairs)
+        places = [(round(46 + 268 * (s - pairs[0][0]) / span, 1), round(170 - 155 * v / high, 1)) for s, v in pairs]
         found.append(
             {
                 "title": title,
-                "points": points,
-                "high": _text.number(high),
-                "first": steps[0],
-                "last": steps[-1],
+                "points": " ".join(f"{x},{y}" for x, y in places),
+                "dots": [
+                    {"x": x, "y": y, "text": f"step {step}: {_text.number(value)}"}
+                    for (x, y), (step, value) in zip(places, pairs, strict=True)
+                ],
+                "ticks": [{"y": 170 - 155 * part, "text": _text.number(high * part)} for part in (0.0, 0.5, 1.0)],
+                "first": pairs[0][0],
+                "last": pairs[-1][0],
             }
         )
     return found
