@@ -301,3 +301,18 @@ def test_streamed_file_is_what_safetensors_reads(tmp_path):
     with pytest.raises(ValueError, match="must be as the layout says; 'c' is"):
         stream_tensors(tmp_path / "u.safetensors", layout, [("c", weights(2, 4))], "adapter_model")
     assert not (tmp_path / "u.safetensors").exists()
+
+
+def test_what_the_floor_leaves_is_said(tmp_path):
+    weight, spikes = weights(256, 256), changed(weights(256, 256), rank=4, size=0.3) - weights(256, 256)
+    strong = {"a.weight": weight + spikes, "b.weight": weight + spikes}
+    dense = weight + spikes + 0.1 * weights(256, 256, seed=1)
+    base = {"a.weight": weight, "b.weight": weight.clone()}
+    (a, b) = extract_lora(*files(tmp_path, base, strong | {"b.weight": dense}), floor=True).advice.modules
+    assert (a.rank, b.rank) == (4, 256)  # spikes over a dense change: all of it is there
+    assert b.note.startswith("a dense change, or one rounded at every step")
+    weak = {"a.weight": (weight + 0.01 * spikes).bfloat16(), "b.weight": (weight + spikes).bfloat16()}
+    done = extract_lora(*files(tmp_path, base, weak), floor=True)
+    assert done.advice.ranks == {"a": 4, "b": 4}
+    assert done.errors["a"] > 0.3
+    assert "leave more than 10% of the change of 1 modules, most of a (0." in done.notes[0]

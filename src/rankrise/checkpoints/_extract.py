@@ -14,6 +14,7 @@ from rankrise.checkpoints._blocks import find_device
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._extraction import Extraction
 from rankrise.checkpoints._folder import check_place
+from rankrise.checkpoints._folders import show
 from rankrise.checkpoints._left_out import find_left_out
 from rankrise.checkpoints._modules import find_modules
 from rankrise.checkpoints._open import open_checkpoint
@@ -30,6 +31,8 @@ from rankrise.checkpoints._verify import (
 )
 from rankrise.checkpoints._work import Found, OnModule, Work
 from rankrise.store import environment
+
+_MOST_LEFT = 0.1  # of a module's change by `floor`, before a note says so
 
 
 def extract_lora(
@@ -204,6 +207,13 @@ def _notes(
     if rule.kind == "error" and error > rule.value * (1 + 1e-3):
         why = "ranks are capped" if rule.snap else f"{dtype} rounds the factors" if dtype.itemsize < 4 else "rounding"
         notes.append(f"the error over all modules is {error:.3g} and not {rule.value:.3g}: {why.replace('torch.', '')}")
+    short = {m.name: errors.get(m.name, 1.0) for m in advice.modules if errors.get(m.name, 1.0) > _MOST_LEFT}
+    if rule.kind == "floor" and short:
+        most = max(short, key=lambda name: short[name])
+        notes.append(
+            f"the directions above the floor leave more than {_MOST_LEFT:.0%} of the change of {len(short)} modules, most "
+            f"of {show(most)} ({short[most]:.2g}): rounding, or change too weak to tell from it, which `energy` keeps"
+        )
     weights = sum(math.prod(m.shape) for m in advice.modules if m.rank)
     if advice.parameters >= weights > 0:
         notes.append(

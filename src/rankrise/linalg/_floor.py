@@ -10,8 +10,6 @@ Symbols:
     a, b    row and column scales under which `a_i b_j S_ij` has mean 1 in every row and column (Sinkhorn), so that
             outlier rows and columns do not lift the edge for everyone
     X       a^½ ⊙ D ⊙ b^½, in which rounding alone has its largest singular value near √m + √n
-    ρ       median singular value of X over that of rounding alone, at least 1: training in the stored format rounds at
-            every step, which fills all directions alike, and so does a dense change
 """
 
 import math
@@ -32,8 +30,6 @@ _ON_GRID = 1.10
 _MOST_EXPLAINED = 64  # directions; a change with more of them above the floor is taken as it reads
 _OF_LIKE_SIZE = 0.3
 _ROUNDS = 5
-_FEWEST = 32  # values from which the level of the bulk is measured
-_FLAT = 1.3  # largest over smallest level: up to 1.2 after ten roundings, from 1.7 on in fine-tuned weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +39,7 @@ class RankAboveFloor:
     rank: Tensor  # values of `sigma` above `floor`, less those that rounding the leading ones explains
     lower: Tensor  # of these, the values above a floor a tenth higher
     upper: Tensor  # values above the 5% quantile were the base exact; weaker directions are invisible to it, too
-    floor: Tensor  # the 99% quantile of the largest value that rounding alone gives; times ρ where values exceed that
+    floor: Tensor  # the 99% quantile of the largest value that rounding of both checkpoints alone gives
     sigma: Tensor  # (..., min(m, n)): singular values of X, in which rounding has variance 1
     rounding: Tensor  # (..., min(m, n)): the spectrum of rounding alone, in the same units
 
@@ -93,10 +89,8 @@ def rank_above_floor(
     the smallest j for which rounding `base` plus a change of rank j leaves nothing above the floor. Directions weaker
     than the floor are lost, not absent.
 
-    Weights that are rounded at every step of training have more than one rounding in them, and no file says how many.
-    Where the small singular values are spread like those of random errors and others stand out of them, the floor is
-    therefore `ρ` times that of one rounding. A dense random change looks the same, so `rank` is then a lower bound, and
-    `upper` counts what one rounding cannot explain. A spectrum that falls faster has the floor of one rounding.
+    One rounding of each checkpoint is taken into account. Weights that are trained in the format they are stored in are
+    rounded at every step, and no file says how often: `rank` is then an upper bound.
 
     Args:
         base: (..., m, n) as stored, or upcast.
@@ -135,30 +129,14 @@ def _above_floor(base: Tensor, tuned: Tensor, base_dtype: torch.dtype, tuned_dty
     scale = (a * b).sqrt()
     edge = _edge(a * b * variance, _TRACY_WIDOM_99)
     sigma = _spectrum(scale * (tuned - base), edge)
-    alone = gaussian_spectra(*base.shape[-2:], samples=1).to(sigma.device).expand_as(sigma)
-    edge = _above_bulk(sigma, alone, edge)
     on_grid = (base.to(tuned_dtype).to(base.dtype) == base).flatten(1).all(-1)
     rank = (sigma > edge[:, None]).sum(-1)
     for i in on_grid.nonzero().flatten().tolist():
         rank[i] = _explaining_rank(base[i], tuned[i], scale[i], float(edge[i]), sigma[i, : rank[i]], tuned_dtype)
     lower = (sigma > 1.1 * edge[:, None]).sum(-1).minimum(rank)
     upper = (sigma > _edge(a * b * of_tuned, _TRACY_WIDOM_05)[:, None]).sum(-1)
+    alone = gaussian_spectra(*base.shape[-2:], samples=1).to(sigma.device).expand_as(sigma)
     return rank, lower, upper, edge, sigma, alone
-
-
-def _above_bulk(sigma: Tensor, alone: Tensor, edge: Tensor) -> Tensor:
-    """`ρ edge` where values are above it and the others have the shape of random errors; else `edge`.
-
-    A spectrum that falls faster than that of random errors is a change of many directions, rounded once. Of few values
-    the shape says little.
-    """
-    count = sigma.shape[-1]
-    if count < _FEWEST:
-        return edge
-    levels = torch.stack([(sigma / alone)[:, int(share * count)] for share in (0.5, 0.4, 0.6, 0.7, 0.8)])
-    raised = edge * levels[0].clamp_min(1)
-    is_bulk = levels.amax(0) <= _FLAT * levels.amin(0)
-    return torch.where(is_bulk & (sigma[:, 0] > raised), raised, edge)
 
 
 def _explaining_rank(
