@@ -61,7 +61,12 @@ def models():
         config = hf.GPT2Config(**sizes, num_labels=40, pad_token_id=0)
         return hf.GPT2ForSequenceClassification(config)
 
+    def t5():
+        sizes = {"d_model": 96, "d_kv": 24, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 64}
+        return hf.T5ForConditionalGeneration(hf.T5Config(**sizes, decoder_start_token_id=0))
+
     return {
+        "t5": t5,
         "llama": llama,
         "gpt2": gpt2,
         "wide_gpt2": wide_gpt2,

@@ -10,11 +10,12 @@ from safetensors.torch import load_file, save_file
 from tests.checkpoints.planted import plant, planted_pair
 
 from rankrise.checkpoints import _work as work_module
-from rankrise.checkpoints import decompose_delta, extract_lora, resize_lora
+from rankrise.checkpoints import decompose_delta, diff, extract_lora, resize_lora
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._modules import find_modules
 from rankrise.checkpoints._safetensors import TensorInfo
 from rankrise.checkpoints._stream import stream_tensors
+from rankrise.checkpoints._verify import check_verifiable
 
 
 def files(folder, base, tuned):
@@ -147,6 +148,13 @@ def test_what_verify_cannot_do_is_said_before_any_work(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"needs a config\.json beside the base"):
         extract_lora(base, tuned, out=tmp_path / "a", verify=True)
     assert not (tmp_path / "a").exists()
+
+
+def test_verify_needs_tokens_or_images(tmp_path):
+    config = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="of tokens or of images; WhisperForConditionalGeneration takes input_f"):
+        check_verifiable(tmp_path, tmp_path)
 
 
 def test_a_verification_that_fails_leaves_nothing(tmp_path, monkeypatch):
@@ -315,4 +323,23 @@ def test_what_the_floor_leaves_is_said(tmp_path):
     done = extract_lora(*files(tmp_path, base, weak), floor=True)
     assert done.advice.ranks == {"a": 4, "b": 4}
     assert done.errors["a"] > 0.3
-    assert "leave more than 10% of the change of 1 modules, most of a (0." in done.notes[0]
+    assert done.notes[0].startswith(
+        "the directions above the floor leave an error above 0.1 in 1 of 2 modules, most in a (0."
+    )
+
+
+def test_unrelated_weights_are_asked_about(tmp_path):
+    pair = files(tmp_path, {"a.weight": weights(64, 48)}, {"a.weight": weights(64, 48, seed=1)})
+    done = extract_lora(*pair, rank=2)
+    assert done.notes[0].startswith("the matrices changed by 14")
+    assert done.notes[0].endswith("of their size: is this a fine-tune of this base?")
+    assert done.notes[0] in diff(*pair).notes
+    assert not extract_lora(*files(tmp_path, {"a.weight": weights(64, 48)}, {"a.weight": changed(weights(64, 48))}),
+                            rank=2).notes  # fmt: skip
+
+
+def test_logits_of_an_encoder_with_a_decoder(tmp_path):
+    base, tuned, *_ = planted_pair(tmp_path, "t5", skip=("lm_head",))
+    done = extract_lora(base, tuned, out=tmp_path / "a", floor=True, verify=True)
+    assert done.logits.relative_error < 1e-3
+    assert done.logits.inputs == "2 × 64 random tokens"

@@ -84,6 +84,17 @@ class Delta:
         self.base_norm = math.sqrt(squares)
 
 
+def note_on_size(change: float, base: float) -> str | None:
+    """A question where ‖Δ‖ is no less than ‖W‖: unrelated weights of one size differ by about √2.
+
+    >>> note_on_size(1.4, 1.0), note_on_size(0.5, 1.0)
+    ('the matrices changed by 140% of their size: is this a fine-tune of this base?', None)
+    """
+    if not base or change < base:
+        return None
+    return f"the matrices changed by {change / base:.0%} of their size: is this a fine-tune of this base?"
+
+
 def _rows(checkpoint: Checkpoint, name: str, begin: int, end: int) -> Tensor:
     info = checkpoint.tensors[name]
     return checkpoint.read_weight(name, begin, end) if info.shape else checkpoint.read(name).reshape(1)

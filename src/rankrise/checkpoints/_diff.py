@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from rankrise.checkpoints._blocks import find_device
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._circuits import find_heads, measure_layer
+from rankrise.checkpoints._deltas import note_on_size
 from rankrise.checkpoints._measure import Measured, measure_pair, overlap
 from rankrise.checkpoints._preflight import Pair, Preflight, match_checkpoints
 from rankrise.checkpoints._result import Diff
@@ -191,13 +192,11 @@ def _with_overlap(measured: Measured, before: Measured | None) -> Row:
 
 
 def _with_size(result: Diff) -> Diff:
-    """The result with a note where the matrices changed by more than they were: so do unrelated ones, by about √2."""
+    """The result with a note where the matrices changed by more than they were."""
     rows = [row for row in result.weights() if row.kind == "matrix" and row.norm is not None and row.base_norm]
     change, base = (math.hypot(*(getattr(row, name) for row in rows)) for name in ("norm", "base_norm"))
-    if not rows or change < base:
-        return result
-    note = f"the matrices changed by {change / base:.0%} of their size: is this a fine-tune of this base?"
-    return replace(result, notes=(*result.notes, note))
+    note = note_on_size(change, base)
+    return result if note is None else replace(result, notes=(*result.notes, note))
 
 
 def _with_jumps(result: Diff) -> Diff:

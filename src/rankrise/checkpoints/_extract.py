@@ -12,6 +12,7 @@ import torch
 from rankrise.checkpoints._advice import Advice, check_any
 from rankrise.checkpoints._blocks import find_device
 from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints._deltas import note_on_size
 from rankrise.checkpoints._extraction import Extraction
 from rankrise.checkpoints._folder import check_place
 from rankrise.checkpoints._folders import show
@@ -32,7 +33,7 @@ from rankrise.checkpoints._verify import (
 from rankrise.checkpoints._work import Found, OnModule, Work
 from rankrise.store import environment
 
-_MOST_LEFT = 0.1  # of a module's change by `floor`, before a note says so
+_MOST_LEFT = 0.1  # error of a module by `floor`, above which a note says so
 
 
 def extract_lora(
@@ -103,7 +104,7 @@ def extract_lora(
     before, after = (open_checkpoint(path, allow_torch_load=allow_torch_load) for path in (base, tuned))
     preflight = preflight_lora(before, after)
     if verify:
-        check_verifiable(Path(base), Path(tuned), tokens)
+        check_verifiable(Path(base), Path(tuned), tokens, reshaped=preflight.reshaped)
     modules, is_writing = find_modules(before), out is not None
     work = Work(before, after, preflight, rule, modules, exact, device, is_writing, on_module)
     saved = find_saved(save, preflight, before, after, modules) if save else {}
@@ -202,7 +203,9 @@ def _notes(
     rule: RankRule, advice: Advice, found: dict[str, Found], errors: dict[str, float], dtype: torch.dtype
 ) -> tuple[str, ...]:
     """Where the adapter falls short of what was asked for, or is larger than what it stands for."""
-    notes = []
+    changes = [(math.sqrt(f.decomposition.squared_norm), f.spectrum.weight_norm) for f in found.values()]
+    note = note_on_size(math.hypot(*(c for c, _ in changes)), math.hypot(*(b for _, b in changes)))
+    notes = [] if note is None else [note]
     error = _error(found, errors)
     if rule.kind == "error" and error > rule.value * (1 + 1e-3):
         why = "ranks are capped" if rule.snap else f"{dtype} rounds the factors" if dtype.itemsize < 4 else "rounding"
@@ -211,8 +214,9 @@ def _notes(
     if rule.kind == "floor" and short:
         most = max(short, key=lambda name: short[name])
         notes.append(
-            f"the directions above the floor leave more than {_MOST_LEFT:.0%} of the change of {len(short)} modules, most "
-            f"of {show(most)} ({short[most]:.2g}): rounding, or change too weak to tell from it, which `energy` keeps"
+            f"the directions above the floor leave an error above {_MOST_LEFT:.2g} in {len(short)} of {len(found)} "
+            f"modules, most in {show(most)} ({short[most]:.2g}): rounding, or change too weak to tell from it; "
+            "`energy` keeps it"
         )
     weights = sum(math.prod(m.shape) for m in advice.modules if m.rank)
     if advice.parameters >= weights > 0:

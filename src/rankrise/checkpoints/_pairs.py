@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankrise.checkpoints._adapters import LowRankDelta
+from rankrise.checkpoints._names import VOCABULARY
+from rankrise.checkpoints._safetensors import TensorInfo
 
 _LISTS = ("missing", "extra", "reshaped", "tied", "non_float", "buffers")
 
@@ -20,6 +22,11 @@ class Pair:
     delta: LowRankDelta | None = None  # what the tuned adapter adds
     base_delta: LowRankDelta | None = None  # what the base, an adapter too, adds
     copy: str | None = None  # the base's weight as the adapter's file has it as well, which must be the base's
+
+    def is_resized(self, base: Mapping[str, TensorInfo], tuned: Mapping[str, TensorInfo]) -> bool:
+        """Whether one of the two files has more rows than are compared."""
+        stored = ((base, self.base_name), (tuned, self.tuned_name))
+        return any(name is not None and tensors[name].shape != self.shape for tensors, name in stored)
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,19 @@ class Preflight:
         lines += [f"note       {line}" for line in self.notes]
         lines += [f"problem    {line}" for line in self.problems]
         return "\n".join(lines)
+
+
+def common_shape(name: str, one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape both have; of embeddings, which may be given more rows, the rows both have; else None.
+
+    >>> common_shape("lm_head.weight", (100, 64), (108, 64)), common_shape("mlp.up.weight", (100, 64), (108, 64))
+    ((100, 64), None)
+    """
+    if one == other:
+        return one
+    if name.endswith(VOCABULARY) and len(one) == len(other) == 2 and one[1] == other[1]:
+        return min(one[0], other[0]), one[1]
+    return None
 
 
 def some(names: Iterable[str], count: int = 4) -> str:

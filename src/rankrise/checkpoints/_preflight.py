@@ -6,12 +6,11 @@ A difference that leaves the rest of the answer right is listed; one that makes 
 from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._configs import compare_configs
 from rankrise.checkpoints._folders import show
-from rankrise.checkpoints._names import VOCABULARY, Aligned, align, block_of, is_buffer, tied_input
+from rankrise.checkpoints._names import Aligned, align, block_of, is_buffer, tied_input
 from rankrise.checkpoints._pairs import Pair as Pair
 from rankrise.checkpoints._pairs import Preflight as Preflight
-from rankrise.checkpoints._pairs import some
+from rankrise.checkpoints._pairs import common_shape, some
 from rankrise.checkpoints._preflight_adapters import match_adapter, weights_of
-from rankrise.checkpoints._safetensors import TensorInfo
 
 
 def match_checkpoints(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
@@ -52,7 +51,7 @@ def _match_models(base: Checkpoint, tuned: Checkpoint) -> Preflight:
     non_float: list[str] = []
     for name in (name for name in aligned.base if name in aligned.tuned):
         one, other = base.tensors[aligned.base[name]], tuned.tensors[aligned.tuned[name]]
-        shape = _common_shape(name, one, other)
+        shape = common_shape(name, one.shape, other.shape)
         if not (_is_comparable(base, aligned.base[name]) and _is_comparable(tuned, aligned.tuned[name])):
             non_float.append(name)
             continue
@@ -89,16 +88,6 @@ def _match_models(base: Checkpoint, tuned: Checkpoint) -> Preflight:
 
 def _is_comparable(checkpoint: Checkpoint, name: str) -> bool:
     return checkpoint.tensors[name].dtype.is_floating_point or name in checkpoint.scales
-
-
-def _common_shape(name: str, one: TensorInfo, other: TensorInfo) -> tuple[int, ...] | None:
-    """The shape both have; of embeddings, which may be given more rows, the rows both have; else None."""
-    if one.shape == other.shape:
-        return one.shape
-    is_vocabulary = name.endswith(VOCABULARY)
-    if is_vocabulary and len(one.shape) == len(other.shape) == 2 and one.shape[1] == other.shape[1]:
-        return min(one.shape[0], other.shape[0]), one.shape[1]
-    return None
 
 
 def _tied(base: Checkpoint, tuned: Checkpoint, aligned: Aligned) -> tuple[list[Pair], list[str]]:

@@ -8,7 +8,7 @@ from rankrise.checkpoints._checkpoint import Checkpoint
 from rankrise.checkpoints._folders import show
 from rankrise.checkpoints._modules import find_modules
 from rankrise.checkpoints._names import Aligned, align, tied_input
-from rankrise.checkpoints._pairs import Pair, Preflight
+from rankrise.checkpoints._pairs import Pair, Preflight, common_shape
 
 
 def match_adapter(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
@@ -31,6 +31,7 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
     aligned = _align({name: name for name in weights_of(base)}, {**whole, **changed})
     pairs: list[Pair] = []
     extra: list[str] = []
+    reshaped: list[str] = []
     problems = list(aligned.problems)
     tied = _tied(base, aligned)
     targets = {
@@ -53,18 +54,22 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
         info = base.tensors[target]
         flat = _flat(info.shape)
         got = tuned.tensors[stored].shape if delta is None else delta.shape
-        if got != (info.shape if delta is None else flat):
+        shape = common_shape(name, info.shape, got) if delta is None else got if got == flat else None
+        if shape is None:
             problems.append(f"Shapes must agree: {show(name)!r} is {info.shape} in the base and {got} in the adapter.")
         elif delta is not None:
             pairs.append(Pair(name, target, None, delta.shape, delta=delta, copy=copies.get(stored)))
         else:
-            pairs.append(Pair(name, target, stored, info.shape))
+            pairs.append(Pair(name, target, stored, shape))
+            if got != info.shape:
+                reshaped.append(f"{show(name)} {info.shape} and {got}")
     untouched = len(aligned.base) - len({pair.base_name for pair in pairs})
     note = f"{untouched} tensors of the base are not touched by the adapter"
     return Preflight(
         pairs=tuple(pairs),
         renamed=aligned.renamed,
         extra=tuple(map(show, extra)),
+        reshaped=tuple(reshaped),
         tied=tuple(map(show, tied)),
         notes=(note,) if untouched else (),
         base_names=aligned.base,

@@ -8,7 +8,7 @@ from rankrise.checkpoints._folders import show
 from rankrise.checkpoints._modules import Module, find_modules
 from rankrise.checkpoints._preflight import Preflight
 
-_NEVER = ("resized", "a name PEFT cannot match", "a parameter without a module")
+_NEVER = ("a name PEFT cannot match", "a parameter without a module")
 
 
 def find_saved(
@@ -24,7 +24,7 @@ def find_saved(
         modules: Of the base.
 
     Raises:
-        ValueError: No such module; one that PEFT would confuse with another.
+        ValueError: No such module; one that has other rows than in the base, or that PEFT would confuse with another.
     """
     places: dict[str, str] = {}  # tensor in memory → in the tuned file
     kinds: dict[str, set[str]] = {}  # module → kinds of its tensors
@@ -33,7 +33,8 @@ def find_saved(
         assert pair.tuned_name is not None
         module = modules[pair.base_name]
         places[f"{module.name}.{module.parameter}"] = pair.tuned_name
-        kinds.setdefault(module.name, set()).add(module.kind)
+        is_resized = pair.is_resized(base.tensors, tuned.tensors)
+        kinds.setdefault(module.name, set()).add("resized" if is_resized else module.kind)
     matched = {pair.tuned_name for pair in preflight.pairs}
     for tensor, module in find_modules(tuned).items():
         if tensor not in matched and module.name:  # a head that only the tuned model has
@@ -46,6 +47,7 @@ def find_saved(
     chosen = _chosen(wanted, kinds, same)
     for name in chosen:
         _check_unambiguous(name, kinds)
+        _check_size(name, kinds)
     saved = {
         tensor: (name, place) for tensor, place in places.items() for name in chosen if tensor.startswith(f"{name}.")
     }
@@ -79,7 +81,7 @@ def _chosen(wanted: Sequence[str], kinds: Mapping[str, set[str]], same: Containe
     possible = [name for name in kinds if name and not kinds[name] & set(_NEVER)]
     for word in wanted:
         if word == "all":
-            others = (name for name in possible if not kinds[name] & {"linear", "conv1d"})
+            others = (name for name in possible if not kinds[name] & {"linear", "conv1d", "resized"})
             chosen |= dict.fromkeys(name for name in others if name not in same)
             continue
         parents = {".".join(name.split(".")[:n]) for name in possible for n in range(1, name.count(".") + 2)}
@@ -102,4 +104,14 @@ def _check_unambiguous(name: str, modules: Mapping[str, set[str]]) -> None:
         raise ValueError(
             f"`save` must name modules that PEFT can tell apart; {show(name)!r} also ends "
             f"{show(other)!r}. Leave it out."
+        )
+
+
+def _check_size(name: str, kinds: Mapping[str, set[str]]) -> None:
+    """PEFT loads a whole module into the base's, so it must have the same rows."""
+    resized = next((m for m in kinds if "resized" in kinds[m] and f"{m}.".startswith(f"{name}.")), None)
+    if resized is not None:
+        raise ValueError(
+            f"`save` must name modules of the base's size; {show(resized)!r} has another number of rows in the tuned "
+            "model. Leave it out, or give the base as many rows (resize_token_embeddings) and save that as the base."
         )

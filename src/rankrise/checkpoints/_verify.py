@@ -91,16 +91,32 @@ def require_modules(base: Path, names: Iterable[str]) -> None:
         )
 
 
-def check_verifiable(base: Path, tuned: Path, tokens: Sequence[int] | None = None) -> None:
+def check_verifiable(
+    base: Path, tuned: Path, tokens: Sequence[int] | None = None, *, reshaped: Sequence[str] = ()
+) -> None:
     """Refuse what `compare_logits` would refuse after all the work.
 
+    Args:
+        base: As for `compare_logits`.
+        tuned: Likewise.
+        tokens: Likewise.
+        reshaped: Weights that have other rows in the tuned model, in words.
+
     Raises:
-        ValueError: No config, an architecture that transformers has not, a lone file, tokens out of range.
+        ValueError: No config, an architecture that transformers has not or that takes neither tokens nor images, a lone
+            file, a weight with other rows, tokens out of range.
     """
     config, architecture = _architecture(base)
+    if reshaped:
+        raise ValueError(f"`verify` needs models of one size; got {reshaped[0]}. Leave `verify` out.")
+    takes = architecture.main_input_name
+    if takes not in ("input_ids", "pixel_values") or (config.is_encoder_decoder and takes != "input_ids"):
+        raise ValueError(
+            f"`verify` needs a model of tokens or of images; {architecture.__name__} takes {takes}. Leave `verify` out."
+        )
     for path in (base, tuned):
         _loadable(path)
-    if tokens is not None and architecture.main_input_name != "pixel_values":
+    if tokens is not None and takes == "input_ids":
         _check_tokens(tokens, config)
 
 
@@ -195,13 +211,15 @@ def _inputs(model: Any, tokens: Sequence[int] | None) -> tuple[dict[str, Tensor]
         height, width = size if isinstance(size, list | tuple) else (size, size)
         shape = (4, getattr(config, "num_channels", 3), height, width)
         return {"pixel_values": torch.randn(shape, generator=generator)}, "4 random images"
-    vocabulary = config.get_text_config().vocab_size
     if tokens is not None:
         _check_tokens(tokens, config)
-        return {"input_ids": torch.tensor([list(tokens)])}, f"{len(tokens)} given tokens"
-    length = min(_NUM_TOKENS, getattr(config.get_text_config(), "max_position_embeddings", _NUM_TOKENS))
-    ids = torch.randint(vocabulary, (2, length), generator=generator)
-    return {"input_ids": ids}, f"2 × {length} random tokens"
+        ids, words = torch.tensor([list(tokens)]), f"{len(tokens)} given tokens"
+    else:
+        text = config.get_text_config()
+        length = min(_NUM_TOKENS, getattr(text, "max_position_embeddings", _NUM_TOKENS))
+        ids, words = torch.randint(text.vocab_size, (2, length), generator=generator), f"2 × {length} random tokens"
+    decoder = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+    return {"input_ids": ids, **decoder}, words
 
 
 @torch.no_grad()

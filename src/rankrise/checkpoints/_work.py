@@ -127,7 +127,8 @@ class Work:
         module = self.modules[pair.base_name]
         if is_tied:  # the output layer, which the base reads from its embedding
             module = Module(pair.name, pair.name.removesuffix(".weight"), "weight", "linear")
-        return module if pair.shape == self.base.tensors[pair.base_name].shape else replace(module, kind="resized")
+        is_resized = pair.is_resized(self.base.tensors, self.tuned.tensors)
+        return replace(module, kind="resized") if is_resized else module
 
     def _delta(self, pair: Pair) -> Delta:
         return Delta(self.base, self.tuned, pair, self.device)
