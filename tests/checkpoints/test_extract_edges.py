@@ -70,7 +70,7 @@ def test_embeddings_by_any_name(name):
 @pytest.mark.parametrize(
     ("name", "has_bias"),
     [("embed_out", False), ("unembed", False), ("time_emb_proj", False), ("time_embed.0", True), ("pos_emb", True),
-     ("encoder.embedding_hidden_mapping_in", False), ("member", True)],
+     ("encoder.embedding_hidden_mapping_in", False), ("member", True), ("ensemble.0", False), ("remember", False)],
 )  # fmt: skip
 def test_layers_beside_embeddings_are_linear(name, has_bias):
     assert kinds({f"{name}.weight": (40, 16)} | ({f"{name}.bias": (40,)} if has_bias else {})) == {name: "linear"}
@@ -343,3 +343,9 @@ def test_logits_of_an_encoder_with_a_decoder(tmp_path):
     done = extract_lora(base, tuned, out=tmp_path / "a", floor=True, verify=True)
     assert done.logits.relative_error < 1e-3
     assert done.logits.inputs == "2 × 64 random tokens"
+
+
+def test_a_change_beyond_float32_is_not_called_infinite(tmp_path):
+    pair = files(tmp_path, {"a.weight": torch.full((8, 8), -3e38)}, {"a.weight": torch.full((8, 8), 3e38)})
+    with pytest.raises(ValueError, match=r"'a\.weight' holds NaN or infinity, or changed by more than 3e38\. `rank"):
+        extract_lora(*pair)

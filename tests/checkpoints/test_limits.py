@@ -62,7 +62,7 @@ def test_a_pattern_on_the_longest_names_takes_no_time(tmp_path):
 @pytest.mark.parametrize("options", [{"lora_alpha": 10**400}, {"alpha_pattern": {"c": 10**400}}])
 def test_an_alpha_that_is_no_float(tmp_path, options):
     files.save_peft(tmp_path, {"c": (6, 4)}, **options)
-    with pytest.raises(ValueError, match="no lora_alpha"):
+    with pytest.raises(ValueError, match=r"10{19}.* is no number for lora_alpha\. Mend its config"):
         open_checkpoint(tmp_path)
 
 

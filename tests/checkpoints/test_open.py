@@ -94,7 +94,7 @@ def test_an_mlx_adapter(tmp_path):
         ({"peft_type": "IA3"}, "must be LoRA; its config says 'IA3'"),
         ({"use_dora": True}, "its config has use_dora"),
         ({"lora_alpha": None}, "no lora_alpha"),
-        ({"lora_alpha": float("nan")}, "no lora_alpha"),
+        ({"lora_alpha": float("nan")}, "nan is no number for lora_alpha"),
         ({"alpha_pattern": {"(a+)+b": 3}}, "must be a plain name"),
     ],
 )

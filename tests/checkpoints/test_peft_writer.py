@@ -1,5 +1,6 @@
 """Nothing half-written, ever: a full disk leaves nothing, a killed process leaves no adapter, and both can go again."""
 
+import errno
 import os
 import signal
 
@@ -56,7 +57,19 @@ def test_no_room_is_said_before_writing(tmp_path, pair, monkeypatch):
     import shutil
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        OSError, match=r"No space left on device; 0\.0004 MB are needed\. Make room, or choose another `out`"
+    ):
+        extract_lora(*pair, out=tmp_path / "adapter", rank=2)
+    assert not list(tmp_path.glob(".tmp*"))
+
+
+def test_a_file_beyond_the_limit_is_named(tmp_path, pair, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr("rankrise.checkpoints._peft_writer.stream_tensors", refuse)
+    with pytest.raises(OSError, match=r"File too large; .* Make room, or choose another `out`: '.*adapter'"):
         extract_lora(*pair, out=tmp_path / "adapter", rank=2)
     assert not list(tmp_path.glob(".tmp*"))
 

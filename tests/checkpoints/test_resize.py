@@ -88,3 +88,13 @@ def test_whole_model_is_refused(tmp_path):
     save_file({"w": torch.ones(2, 2)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="must be a LoRA adapter; it is a whole model"):
         resize_lora(tmp_path / "model.safetensors", out=tmp_path / "b")
+
+
+def test_an_embedding_is_refused_with_a_way_out(tmp_path):
+    import peft
+    from tests.checkpoints.planted import build
+
+    model = peft.get_peft_model(build("llama"), peft.LoraConfig(r=2, target_modules=["embed_tokens"]))
+    model.save_pretrained(tmp_path, save_embedding_layers=False)
+    with pytest.raises(ValueError, match=r"is an embedding\. Merge it into its base and use `rankrise lora`"):
+        resize_lora(tmp_path, rank=1)

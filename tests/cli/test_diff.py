@@ -1,6 +1,7 @@
 """`rankrise diff` as a user meets it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -92,6 +93,19 @@ def test_nothing_is_written_on_failure(pair, tmp_path):
     done = run(*pair, "--html", tmp_path / "nowhere" / "d.html")
     assert done.exit_code == 2
     assert "must exist" in done.stderr
+    for option in ("--html", "--parquet"):
+        done = run(*pair, option, tmp_path)
+        assert done.exit_code == 2
+        assert not done.stdout
+        assert f"`{option}` must be a file" in " ".join(done.stderr.split())
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda _, mode, **__: not mode & os.W_OK)  # root may write anywhere
+    done = run(*pair, "--parquet", tmp_path / "d.parquet")
+    assert done.exit_code == 2
+    assert not done.stdout
+    assert "must be a place to write to" in " ".join(done.stderr.split())
 
 
 def test_a_pickle_is_refused_in_one_line(tmp_path):

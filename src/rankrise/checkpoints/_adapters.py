@@ -183,9 +183,11 @@ def _check_rank(config: Mapping[str, Any], module: str, rank: int) -> None:
 
 
 def _peft_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
-    alpha = _number(_by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha")))
+    given = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"))
+    alpha = _number(given)
     if alpha is None:
-        raise ValueError(f"The scale of the adapter on {show(module)!r} must be known; its config has no lora_alpha.")
+        why = "its config has no lora_alpha" if given is None else f"{show(given, 40)} is no number for lora_alpha"
+        raise ValueError(f"The scale of the adapter on {show(module)!r} must be known; {why}. Mend its config.")
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank) if rank else 0.0
 
 

@@ -11,6 +11,7 @@ from rankrise.checkpoints._folders import show
 from rankrise.store._atomic import sync
 from rankrise.store._failpoints import failpoint
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ROOM = 1.2  # free space wanted, in sizes of what is written
 
 
@@ -40,7 +41,7 @@ def new_folder(out: Path, num_bytes: int) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(out)
     if shutil.disk_usage(out.parent).free < _ROOM * num_bytes:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out.parent))
+        raise _full(errno.ENOSPC, out, num_bytes)
     temporary = out.parent / f".tmp-{out.name}-{os.getpid()}"
     try:
         temporary.mkdir()
@@ -48,12 +49,19 @@ def new_folder(out: Path, num_bytes: int) -> Iterator[Path]:
         sync(temporary)
         failpoint("adapter.rename")
         temporary.rename(out)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise _full(error.errno, out, num_bytes) from error
         raise
     failpoint("adapter.sync")
     sync(out.parent)
     failpoint("adapter.done")
+
+
+def _full(number: int, out: Path, num_bytes: int) -> OSError:
+    what = f"{os.strerror(number)}; {num_bytes / 1e6:.3g} MB are needed. Make room, or choose another `out`"
+    return OSError(number, what, str(out))
 
 
 def _remove_leftovers(out: Path) -> None:

@@ -15,7 +15,7 @@ from rankrise.checkpoints._names import IN_MEMORY, block_of
 from rankrise.heads import canonical_names
 
 _NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
-_EMBEDDINGS = ("wte", "wpe", "shared", "relative_attention_bias")  # and what has "emb" in its name, but for
+_EMBEDDINGS = ("wte", "wpe", "shared", "relative_attention_bias")  # and what has "emb" as a word or "embed", but for
 _NO_EMBEDDINGS = ("out", "unemb", "proj", "map", "linear", "dense", "fc", "mlp")  # a layer after or before one
 _CONV1D_TYPES = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 _CONV1D_NAMES = ("c_attn", "c_proj", "c_fc", "q_attn")
@@ -119,12 +119,13 @@ def _kind(module: str, parameter: str, shape: tuple[int, ...], *, has_bias: bool
 def _is_embedding(module: str) -> bool:
     """By its name; one of a list by the name of the list.
 
-    >>> [_is_embedding(name) for name in ("tok_emb", "embed_tokens.0", "embed_out", "time_emb_proj")]
-    [True, True, False, False]
+    >>> [_is_embedding(name) for name in ("tok_emb", "embed_tokens.0", "embed_out", "time_emb_proj", "ensemble.0")]
+    [True, True, False, False, False]
     """
     parts = [part for part in module.lower().split(".") if not part.isdecimal()]
     last = parts[-1] if parts else ""
-    return last in _EMBEDDINGS or ("emb" in last and not any(word in last for word in _NO_EMBEDDINGS))
+    has_word = "embed" in last or any(re.fullmatch(r"embs?\d*", word) for word in re.split("[_-]", last))
+    return last in _EMBEDDINGS or (has_word and not any(word in last for word in _NO_EMBEDDINGS))
 
 
 def _orientations(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> dict[str, bool]:

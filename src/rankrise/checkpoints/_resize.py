@@ -114,20 +114,25 @@ def _kept(source: Checkpoint) -> dict[str, Any]:
 
 def _module_name(delta: LowRankDelta) -> str:
     if "lora_embedding" in delta.a:
-        raise ValueError(f"An adapter must be of linear modules to be resized; {show(delta.weight)!r} is an embedding.")
+        raise _not_linear(delta, "an embedding")
     return delta.weight.removeprefix(PREFIX).removesuffix(".weight")
 
 
 def _decompose(source: Checkpoint, delta: LowRankDelta) -> Decomposition:
     """Of `scale · B A`, (out, in), whichever way the weight is stored."""
     if len(source.tensors[delta.a].shape) != 2:
-        raise ValueError(
-            f"An adapter must be of linear modules to be resized; {show(delta.weight)!r} is a convolution."
-        )
+        raise _not_linear(delta, "a convolution")
     left, right = delta.factors(source.read)
     if not (left.isfinite().all() and right.isfinite().all()):
         raise ValueError(f"Factors must be finite; those of {show(delta.weight)!r} hold NaN or infinity.")
     return decompose_factors(right, left) if delta.transposed else decompose_factors(left, right)
+
+
+def _not_linear(delta: LowRankDelta, what: str) -> ValueError:
+    return ValueError(
+        f"An adapter must be of linear modules to be resized; {show(delta.weight)!r} is {what}. "
+        "Merge it into its base and use `rankrise lora`."
+    )
 
 
 def _dtype(source: Checkpoint, delta: LowRankDelta) -> torch.dtype:

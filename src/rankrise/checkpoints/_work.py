@@ -75,7 +75,7 @@ class Work:
             whole: Modules that are written whole.
 
         Raises:
-            ValueError: A weight holds NaN or infinity, or has no rounding floor where that is the rule.
+            ValueError: A change is not finite in float32, or a weight has no rounding floor where that is the rule.
         """
         found: dict[str, Found] = {}
         others: list[Other] = []
@@ -86,7 +86,10 @@ class Work:
             delta = self._delta(pair)
             squared = delta.squared_norm()
             if not math.isfinite(squared):
-                raise ValueError(f"Weights must be finite; {show(module.tensor)!r} holds NaN or infinity.")
+                raise ValueError(
+                    f"A change must be finite in float32; {show(module.tensor)!r} holds NaN or infinity, or changed by "
+                    "more than 3e38. `rankrise diff` tells which."
+                )
             is_saved = any(module.name == name or module.name.startswith(f"{name}.") for name in whole)
             if squared == 0:
                 unchanged.append(pair.name)

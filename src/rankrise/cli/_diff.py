@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankrise.cli._output import progress, table
+from rankrise.cli._output import file, progress, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +43,9 @@ def diff(
     ] = False,
 ) -> None:
     """Show what training changed: size, spectrum, ranks and rounding floor of every weight and every head."""
-    for path in (parquet, html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise typer.BadParameter(f"The folder of {path} must exist.")
+    for path, option in ((parquet, "--parquet"), (html, "--html")):
+        if path is not None:
+            file(path, option)
     from rankrise import checkpoints as ck
     from rankrise.checkpoints._folders import show
 

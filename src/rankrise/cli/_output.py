@@ -1,5 +1,6 @@
 """What commands print: plain tables on stdout, progress on stderr."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,6 +41,21 @@ def progress() -> Callable[[str], None]:
             typer.echo(f"\r{text}\x1b[K" if on_terminal else text, err=True, nl=not on_terminal)
 
     return report
+
+
+def file(path: Path, option: str) -> None:
+    """Refuse a place where no file can be written, before anything is measured.
+
+    Raises:
+        typer.BadParameter: It is a folder, or its folder is not there or not writable.
+    """
+    above = path.absolute().parent
+    if path.is_dir():
+        raise typer.BadParameter(f"`{option}` must be a file; {path} is a folder. Name a file in it.")
+    if not above.is_dir():
+        raise typer.BadParameter(f"The folder of {path} must exist. Make it first.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise typer.BadParameter(f"`{option}` must be a place to write to; {above} is not. Name another.")
 
 
 def folder(path: Path, option: str) -> None:
