@@ -9,7 +9,8 @@ from rankrise.figures._scales import by_scale
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rankrise.figures._runs import RunData, Runs
+    from rankrise.experiments._run_data import RunData
+    from rankrise.figures._runs import Runs
 
 ID = "components_by_scale"
 _NUM_LABELS = 3
@@ -73,7 +74,7 @@ def _spread(factors: list[float], num: int) -> list[float]:
 
 
 def _panel(run: "RunData", circuit: str, factor: float, layer: int, head: int, num: int) -> Panel:
-    steps, values = run.dense("spectrum", circuit)
+    steps, values = run.path("spectrum", circuit, gaps="tail")
     if not (1 <= layer <= values.shape[1] and 1 <= head <= values.shape[2]):
         raise ValueError(
             f"`layer` and `head` must be at most {values.shape[1]} and {values.shape[2]}, from 1; got {layer}, {head}."

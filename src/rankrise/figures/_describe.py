@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from rankrise.experiments._run_data import RunData
 from rankrise.figures import _networks, _toy
-from rankrise.figures._runs import read_run
 
 
 def describe_run(path: str | os.PathLike[str]) -> str:
@@ -14,7 +14,7 @@ def describe_run(path: str | os.PathLike[str]) -> str:
         FileNotFoundError: There is no run at `path`.
         ValueError: It is damaged.
     """
-    run = read_run(Path(path))
+    run = RunData(Path(path))
     if "task" in run.spec:
         return _toy.describe(run).removeprefix("Run: ").replace(f", seed {run.seed}.", ".")
     return _networks.describe([run]).removeprefix("Run: ").replace(", one seed.", ".")

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rankrise.experiments._run_data import RunData
     from rankrise.figures._data import Panel
-    from rankrise.figures._runs import RunData
 
 CIRCUITS = {"kq": "key-query change  Δ(W_K W_Qᵀ)", "vo": "value-output change  Δ(W_V W_Oᵀ)"}
 PRODUCTS = {"kq": "key-query  W_K W_Qᵀ", "vo": "value-output  W_V W_Oᵀ"}
@@ -73,11 +73,11 @@ def band_words(runs: "Sequence[RunData]") -> str:
     return "± sd over heads" if len(runs) == 1 else "± sd over seeds of the mean over heads"
 
 
-def epochs(run: "RunData", steps: "NDArray[np.int64]") -> "NDArray[np.float64]":
+def epochs(run: "RunData", steps: "NDArray[np.float64]") -> "NDArray[np.float64]":
     """Steps of a finished run in epochs; as they are where the spec has none."""
     length = run.spec.get("training", {}).get("epochs")
     last = run.table["step"].to_numpy().max(initial=0)
-    return steps * (length / last) if length and last else steps.astype(np.float64)
+    return steps * (length / last) if length and last else steps
 
 
 def time_label(run: "RunData") -> str:

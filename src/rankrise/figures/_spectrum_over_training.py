@@ -6,7 +6,7 @@ import numpy as np
 
 from rankrise.figures import _networks as net
 from rankrise.figures._data import Axis, FigureData, Order, Panel, Trace, numbers
-from rankrise.figures._runs import Runs, read_experiment
+from rankrise.figures._runs import Runs, read_alike, read_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +28,9 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
         ValueError: It has no runs, or they differ in more than the seed.
     """
     found = read_experiment(runs, experiment, figure=ID)
-    spectra = {c: _stack([run.dense("spectrum", c).values for run in found]) for c in net.CIRCUITS}
+    spectra = {c: _stack([part.values for part in read_alike(found, "spectrum", c, gaps="tail")]) for c in net.CIRCUITS}
     initial = {c: _stack([run.initial_spectrum(c)[None] for run in found]) for c in net.CIRCUITS}
-    times = net.epochs(found[0], found[0].dense("spectrum", "kq").steps)
+    times = net.epochs(found[0], found[0].path("spectrum", "kq", gaps="tail").steps)
     layers = net.spread_layers(spectra["kq"].shape[2])
     panels = [
         _panel(f"{net.layer_name(layer)}, {net.CIRCUITS[c].split()[0]}", times, now[:, layer], init[0, layer])

@@ -7,13 +7,15 @@ import numpy as np
 
 from rankrise.figures import _networks as net
 from rankrise.figures._data import Axis, FigureData, Panel, Trace, is_finite, numbers
-from rankrise.figures._runs import RunData, Runs
+from rankrise.figures._runs import Runs, read_alike
 from rankrise.figures._scales import by_scale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from rankrise.experiments._run_data import RunData
 
 ID = "stable_rank_by_scale"
 LAYERS = (0, 2, 4)  # the paper's 1, 3, 5
@@ -55,7 +57,8 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
 
 def _ends(found: "Mapping[float, Sequence[RunData]]", circuit: str) -> "dict[float, list[NDArray[np.float64]]]":
     """Last stable ranks by factor, from the smallest: (layers, heads) for each run."""
-    return {f: [r.dense("stable_rank", circuit).values[-1, :, :, 0] for r in found[f]] for f in sorted(found)}
+    parts = iter(read_alike([run for f in sorted(found) for run in found[f]], "stable_rank", circuit))
+    return {f: [next(parts).values[-1, :, :, 0] for _ in found[f]] for f in sorted(found)}
 
 
 def _lower(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", name: str) -> str:

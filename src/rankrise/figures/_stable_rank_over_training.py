@@ -6,10 +6,12 @@ import numpy as np
 
 from rankrise.figures import _networks as net
 from rankrise.figures._data import Axis, FigureData, Order, Panel, Trace, numbers
-from rankrise.figures._runs import RunData, Runs, read_experiment
+from rankrise.figures._runs import Runs, read_alike, read_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rankrise.experiments._run_data import RunData
 
 ID = "stable_rank_over_training"
 _MOST_NAMED = 8  # of more layers, three have a name and a band, and a scale of colours tells the others
@@ -57,7 +59,7 @@ def _named(num_layers: int) -> list[int]:
 
 
 def _panel(found: "Sequence[RunData]", circuit: str) -> Panel:
-    ranks = [run.dense("stable_rank", circuit) for run in found]
+    ranks = read_alike(found, "stable_rank", circuit)
     steps = ranks[0].steps
     moved = steps > 0  # at the start nothing has changed
     times = net.epochs(found[0], steps[moved])

@@ -1,12 +1,9 @@
 """Numbers of a curve that several claims share."""
 
-from typing import Any
-
 import numpy as np
 
-from rankrise.experiments.claims._claim import NotMeasurable
+from rankrise.experiments._run_data import Array, NotMeasurable
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
 _GRID = 2001
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from rankrise.experiments._registry import find_experiment
+from rankrise.experiments._run_data import NotMeasurable, RunData
 from rankrise.experiments._spec import TrainingSpec
 from rankrise.experiments.claims import _comparisons, _networks, _toy, _variants
-from rankrise.experiments.claims._claim import Claim, Finding, NotMeasurable, Predicate, Verdict
-from rankrise.experiments.claims._runs import RunData
+from rankrise.experiments.claims._claim import Claim, Finding, Predicate, Verdict
 
 PREDICATES: tuple[Predicate, ...] = (
     *_toy.PREDICATES,
@@ -51,13 +51,16 @@ def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, 
         absent: Why experiments have no run, by name, a sentence each: the reason of what is not tested.
 
     Raises:
-        ValueError: A folder is no run of an experiment, or is damaged.
+        ValueError: A folder is no run of an experiment.
 
     >>> verdict = evaluate_claims({})[0]
     >>> verdict.verdict, verdict.reason
     ('not tested', 'No run of toy-stages. `rankrise run toy-stages` makes one.')
     """
     data = {name: [RunData(Path(folder)) for folder in folders] for name, folders in runs.items()}
+    for run in (run for members in data.values() for run in members):
+        if not run.spec:
+            raise ValueError(f"{run.folder} must be the run of an experiment; its spec.json holds none.")
     return [_evaluate(predicate, data, absent or {}) for predicate in PREDICATES]
 
 
@@ -88,6 +91,8 @@ def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absen
         findings = [predicate.measure(*group) for group in used]
     except NotMeasurable as error:
         return _untested(predicate, str(error))
+    except (OSError, ValueError):  # says a path of this machine
+        return _untested(predicate, f"A run of {', '.join(present)} cannot be read: move it away, and run it again.")
     sources = tuple(dict.fromkeys(run.source for group in used for run in group))
     return _judge(predicate, findings, sources)
 

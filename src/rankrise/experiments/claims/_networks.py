@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
-from rankrise.experiments.claims._claim import Finding, NotMeasurable, Predicate, predicate
+from rankrise.experiments._run_data import Array, NotMeasurable, RunData
+from rankrise.experiments.claims._claim import Finding, Predicate, predicate
 from rankrise.experiments.claims._curves import listed, rank_correlation
-from rankrise.experiments.claims._runs import Array, RunData
 from rankrise.linalg import gaussian_spectra, stable_rank
 
 CIRCUITS = {"kq": "key-query change", "vo": "value-output change"}
@@ -52,6 +52,8 @@ def against_init(run: RunData, circuit: str) -> Finding:
     sigma = run.initial_spectrum(circuit)
     start = ((sigma**2).sum(-1) / sigma.max(-1) ** 2).mean(-1)
     final = final_ranks(run, circuit)
+    if len(start) != len(final):
+        raise NotMeasurable(f"{run.source} has {len(start)} layers at the start and {len(final)} later: run it again.")
     detail = f"Layers 1-{len(final)}: {listed(final)}; at the start {listed(start, '.1f')}."
     return Finding(float((final / start).max()), detail, parts(run, circuit))
 
@@ -99,6 +101,8 @@ def steadiness(run: RunData, circuit: str) -> Finding:
 def vo_over_kq(run: RunData) -> Finding:
     """Stable rank of the value-output change over that of the key-query change, in the worst layer."""
     kq, vo = (final_ranks(run, circuit) for circuit in ("kq", "vo"))
+    if len(kq) != len(vo):
+        raise NotMeasurable(f"{run.source} has {len(kq)} layers of kq and {len(vo)} of vo: run it again.")
     return Finding(float((vo / kq).min()), f"Layers 1-{len(kq)}: kq {listed(kq)}; vo {listed(vo)}.", parts(run))
 
 
