@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, FigureData, Panel, Trace, numbers
 from rankrise.figures._runs import Runs, read_alike, read_experiment
 
@@ -37,12 +38,12 @@ def build(runs: Runs, *, experiment: str, num_values: int = 64) -> FigureData:
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"What training added, against what was there: {net.network_name(found[0])}",
+        title=f"What training added, against what was there: {_words.network_name(found[0])}",
         caption=(
             "Singular values of the change at the end of training (orange) and of the initial product (blue), as they "
             f"are. Half of Σ σ² of what is drawn lies, on average over the panels, in {half[1]} directions of the "
             f"change and in {half[0]} of the initial product. Lines: mean over heads {net.band_words(found)}. "
-            f"{net.describe(found)}"
+            f"{_words.describe(found)}"
         ),
         panels=tuple(panels),
         rows=2,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, FigureData, Order, Panel, Trace, numbers
 from rankrise.figures._runs import Runs, read_alike, read_experiment
 
@@ -47,12 +48,12 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"Spectrum of the learned change through training: {net.network_name(found[0])}",
+        title=f"Spectrum of the learned change through training: {_words.network_name(found[0])}",
         caption=(
-            "Singular values of the change, divided by the largest, from early (light) to late (dark), against those "
+            "Singular values of the change, divided by the largest, at every recorded step, against those "
             "of the product at init (dashed). Above a tenth of the largest are, on average over all heads, "
             f"{first} at the first measurement, {last} at the last, and {init} at init. Mean over "
-            f"heads. {net.describe(found)}"
+            f"heads. {_words.describe(found)}"
         ),
         panels=tuple(panels),
         rows=2,

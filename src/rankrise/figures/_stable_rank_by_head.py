@@ -3,6 +3,7 @@
 import numpy as np
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, Cells, FigureData, Panel, numbers
 from rankrise.figures._runs import Runs, read_alike, read_experiment
 
@@ -34,10 +35,10 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"Stable rank of the learned change, head by head: {net.network_name(found[0])}",
+        title=f"Stable rank of the learned change, head by head: {_words.network_name(found[0])}",
         caption=(
-            f"Stable rank of the change at the end of training, from {min(ends):.1f} to {max(ends):.1f}; the darker, "
-            f"the higher. The other figures show means over rows of these. {net.describe(found)}"
+            f"Stable rank of the change at the end of training, from {min(ends):.1f} to {max(ends):.1f}. "
+            f"The other figures show means over rows of these. {_words.describe(found)}"
         ),
         panels=tuple(panels),
         rows=1,

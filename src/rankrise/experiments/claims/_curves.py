@@ -65,6 +65,16 @@ def active_at_half(times: Array, losses: Array, active_from: Array) -> float:
     return float((active_from[ever] <= half).mean())
 
 
+def early_mean(steps: Array, values: Array, part: float = 0.05) -> Array:
+    """Mean of values (S, …) over the first 5% of the steps, or another part, at least over the first measurement.
+
+    >>> early_mean(np.array([1.0, 5.0, 100.0]), np.array([1.0, 3.0, 9.0])).tolist()
+    2.0
+    """
+    is_early = (steps <= part * steps[-1]) | (np.arange(len(steps)) == 0)
+    return np.asarray(values[is_early].mean(0))
+
+
 def rank_correlation(x: Array, y: Array) -> float:
     """Spearman's: 1 if y grows with x throughout; 0 for a constant.
 
