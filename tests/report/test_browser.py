@@ -130,6 +130,12 @@ def test_numbers_of_a_heat_map_can_be_read(scheme, tmp_path, open_page):
         ".annotation-text", "texts => texts.map(text => [Number(text.textContent), getComputedStyle(text).fill])"
     )
     assert len(found) == 20
+    middle = (
+        "all => all.map(one => [one.textContent, one.getBoundingClientRect()]).map(([t, r]) => [t, r.x + r.width / 2])"
+    )
+    ticks = [place for _, place in page.eval_on_selector_all(".xtick text", middle)]
+    for text, place in page.eval_on_selector_all(".annotation-text", middle):
+        assert place == pytest.approx(ticks[int(float(text) - 1) % 4], abs=3), text
     ramp = tuple(ramps()[scheme])
     for value, ink in found:
         behind = _luminance(shade((value - 1) / 19, ramp))

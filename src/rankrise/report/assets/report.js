@@ -74,8 +74,8 @@
     const width = (element.clientWidth - 70) / cells.cols.length;
     const height = (element.clientHeight - 50) / cells.rows.length;
     if (width < LEAST || height < 0.6 * LEAST) return [];
-    return cells.rows.flatMap((row, i) => cells.cols.map((col, j) => ({
-      x: col, y: row, text: cells.values[i][j]?.toFixed(1) ?? "", showarrow: false,
+    return cells.rows.flatMap((row, i) => cells.cols.map((col, j) => ({ // by place: "1" would be read as the second
+      x: j, y: i, text: cells.values[i][j]?.toFixed(1) ?? "", showarrow: false,
       font: { size: 11, color: inkOn(cellColour(cells.values[i][j], top)) },
     })));
   };
