@@ -94,6 +94,15 @@ def test_a_damaged_run_does_not_stop_the_report(rankrise, tmp_path):
     assert "stable_rank_over_training-yours" not in page
 
 
+@pytest.mark.filterwarnings("default")
+def test_the_report_says_that_a_run_is_damaged(rankrise, tmp_path):
+    (tmp_path / "runs" / "vit-cifar10" / f"{0:012x}" / "metrics.parquet").write_bytes(b"PAR1")
+    done = rankrise("report", "--json")
+    reasons = {claim["claim"]["id"]: claim["reason"] for claim in json.loads(done.stdout)["claims"]}
+    assert reasons["rises-kq@vit-cifar10"].startswith("No run of vit-cifar10 is finished and whole: ")
+    assert reasons["rises-kq@vit-cifar100"] == "No run of vit-cifar100. `rankrise run vit-cifar100` makes one."
+
+
 @pytest.mark.parametrize("args", [["report"], ["figure", "stable_rank_by_head"]])
 def test_out_that_is_a_file(rankrise, tmp_path, args):
     (tmp_path / "f").write_text("")

@@ -15,6 +15,8 @@ from tests.cli import tiny
 from rankrise import report
 from rankrise.cli import main
 from rankrise.experiments import _reproduction, find_runs
+from rankrise.figures import Axis, FigureData, Panel, Trace
+from rankrise.report import write_report
 from rankrise.store import load_run
 
 FIGURES = {
@@ -22,6 +24,8 @@ FIGURES = {
     "stable_rank_by_scale-vit-cifar10",
     "stable_rank_over_training-vit-cifar10",
 }
+
+A_FIGURE = FigureData("toy_stages", "", "", (Panel("", Axis(""), Axis(""), (Trace((0.0,), (1.0,)),)),), 1, 1, ())
 
 
 @pytest.fixture
@@ -137,6 +141,34 @@ def test_a_full_disk_stops_it_with_a_sentence(place, rankrise, monkeypatch, tmp_
     )
     assert "[2/4]" not in done.stderr
     assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("place", ["figure.write", "report.sync"])
+def test_a_full_disk_while_drawing(place, rankrise, monkeypatch, tmp_path):
+    monkeypatch.setitem(_reproduction.PARTS, "smoke", tiny.PARTS[:1])
+    undrawn(monkeypatch)
+    rankrise("reproduce", "--device", "cpu")
+    before = (tmp_path / "report" / "index.html").read_text()
+    monkeypatch.setenv("RANKRISE_FAILPOINT", f"{place}:full")
+    monkeypatch.setattr(report, "write_report", lambda out, figures, *rest: write_report(out, [A_FIGURE], *rest))
+    done = rankrise("reproduce")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "rankrise: The disk of report is full: make room, and run the same command again."
+    )
+    assert (tmp_path / "report" / "index.html").read_text() == before
+    assert not list((tmp_path / "report").rglob(".tmp-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_drawing(number, rankrise, monkeypatch):
+    monkeypatch.setitem(_reproduction.PARTS, "smoke", tiny.PARTS[:1])
+    before = signal.getsignal(number)
+    monkeypatch.setattr(report, "write_report", lambda *rest: signal.raise_signal(number))
+    done = rankrise("reproduce", "--device", "cpu")
+    assert (done.returncode, done.stdout) == (128 + number, "")
+    assert done.stderr.splitlines()[-1] == "rankrise: stopped; run the same command again to go on."
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize("option", ["--runs", "--out"])

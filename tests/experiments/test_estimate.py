@@ -47,6 +47,12 @@ def test_durations_are_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
 
+def test_durations_of_two_processes_are_both_kept(tmp_path):
+    write_durations(tmp_path, {"abc": 1.25})
+    write_durations(tmp_path, {"def": 2.5})
+    assert read_durations(tmp_path) == {"abc": 1.25, "def": 2.5}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": "x"}', '{"a": -1, "b": 2}', '{"a": NaN}'])
 def test_a_strange_file_is_ignored(tmp_path, text):
     (tmp_path / NAME).write_text(text)

@@ -16,13 +16,16 @@ from rankrise.store import RunBusyError, load_run, verify_run
 
 class Watch:
     def __init__(self):
-        self.begun, self.ended = [], []
+        self.begun, self.ended, self.awaited = [], [], []
 
     def begin(self, run, number, total, estimate, after):
         self.begun.append((run.name, number, total, estimate > 0, after >= 0))
 
     def update(self, report):
         pass
+
+    def wait(self, run):
+        self.awaited.append(run.name)
 
     def end(self, attempt, after):
         self.ended.append((attempt.run.name, attempt.fate))
@@ -121,11 +124,43 @@ def test_what_another_process_writes_is_left_for_the_end(tmp_path, plans, monkey
     assert [(attempt.run.name, attempt.fate) for attempt in attempts] == [(plan.name, "finished") for plan in plans]
 
 
-def test_a_run_that_stays_with_another_process_is_said_to_be_busy(tmp_path, plans, monkeypatch):
+def test_who_ends_first_waits_for_the_other(tmp_path, plans, monkeypatch):
+    """Until the other has finished its run; that it waits is said once."""
     fake(monkeypatch, {"vit-cifar100": RunBusyError("another writes it")})
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        if len(naps) == 3:
+            other = run_experiment("vit-cifar100", scale="smoke", out=tmp_path, device="cpu")
+            assert other.status == "finished"
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    watch = Watch()
+    attempts = carry_out(plans, out=tmp_path, device="cpu", watch=watch)
+    assert [attempt.fate for attempt in attempts] == ["finished", "skipped", "finished"]
+    assert len(naps) == 3
+    assert watch.awaited == ["vit-cifar100"]
+
+
+def test_what_another_process_gives_up_is_taken_over(tmp_path, plans, monkeypatch):
+    fates = {"vit-cifar100": RunBusyError("another writes it")}
+    fake(monkeypatch, fates)
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: fates.clear())
     attempts = carry_out(plans, out=tmp_path, device="cpu")
-    assert [attempt.fate for attempt in attempts] == ["finished", "busy", "finished"]
-    assert attempts[1].message == "another writes it"
+    assert [attempt.fate for attempt in attempts] == ["finished"] * 3
+
+
+def test_the_rest_does_not_count_what_another_process_has_done(tmp_path, plans, monkeypatch):
+    """Neither in the number of the run nor in the time that is left."""
+    fake(monkeypatch, {})
+    for name in ("vit-cifar100", "gpt2-wikitext2"):
+        run_experiment(name, scale="smoke", out=tmp_path, device="cpu")
+    said = []
+    watch = Watch()
+    watch.begin = lambda run, number, total, estimate, after: said.append((run.name, number, total, after))
+    carry_out(plans, out=tmp_path, device="cpu", watch=watch)
+    assert said == [("vit-cifar10", 3, 3, 0)]
 
 
 def test_two_processes_share_a_plan(tmp_path):
@@ -144,7 +179,7 @@ def test_two_processes_share_a_plan(tmp_path):
     assert [worker.returncode for worker in workers] == [0, 0]
     for pair in zip(*fates, strict=True):
         assert "finished" in pair
-        assert set(pair) <= {"finished", "skipped", "busy"}
+        assert set(pair) <= {"finished", "skipped"}
     for name in ("toy-stages", "vit-cifar10"):
         alone = run_experiment(name, scale="smoke", out=tmp_path / "alone", device="cpu").folder
         shared = tmp_path / name / alone.name

@@ -30,7 +30,7 @@ def network_spec(*, seed=0, init_scale=1.0, epochs=10, kind="vit", data="cifar10
     }
 
 
-def network_run(out, experiment, *, ranks, spectra=None, initial=None, **spec):
+def network_run(out, experiment, *, ranks, spectra=None, initial=None, record=None, **spec):
     """`ranks` {step: (layers, heads)} for kq, twice that for vo; `spectra` {step: (layers, heads, k)} likewise."""
     blocks = []
     for circuit, factor in (("kq", 1.0), ("vo", 2.0)):
@@ -45,7 +45,7 @@ def network_run(out, experiment, *, ranks, spectra=None, initial=None, **spec):
             blocks.append(rows(0, "initial_spectrum", value, circuit=circuit, layers=range(len(value)), heads=True))
     seed = spec.get("seed", 0)
     shape = np.asarray(next(iter(ranks.values()))).shape
-    record = network_spec(layers=shape[0], heads=shape[1], **spec)
+    record = record or network_spec(layers=shape[0], heads=shape[1], **spec)
     return write_run(out / experiment / f"{seed:012x}", experiment=experiment, spec=record, blocks=blocks)
 
 

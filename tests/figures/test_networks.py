@@ -6,6 +6,7 @@ import torch
 from tests.figures.runs import network_run
 
 import rankrise as rr
+from rankrise.experiments import experiments, to_json
 from rankrise.figures import build_figure
 
 RANKS = {0: [[0, 0], [0, 0]], 1: [[1, 3], [2, 2]], 20: [[3, 5], [1, 1]]}  # layer 1 rises, layer 2 falls
@@ -30,9 +31,46 @@ def test_stable_rank_over_training_is_the_mean_and_sd_over_heads(tmp_path):
 
 def test_stable_rank_over_training_says_where_it_falls(tmp_path):
     caption = build_figure("stable_rank_over_training", one_run(tmp_path), experiment=NAME).caption
-    assert "rises in 1 of 2 (key-query) and 1 of 2 (value-output) layers" in caption
+    assert "ends higher in 1 of 2 (key-query; not in 2) and 1 of 2 (value-output; not in 2) layers." in caption
+    assert "Below its peak by a tenth or more it ends in layer 2 (key-query) and layer 2 (value-output)." in caption
     assert "± sd over heads" in caption
     assert "10 epochs of CIFAR-10 (1,000 samples) with Adam, one seed" in caption
+
+
+def test_rising_is_counted_as_the_claim_does(tmp_path):
+    """Higher than at the first measurement, but not than in the first 5% of steps."""
+    ranks = {1: [[1.0]], 50: [[5.0]], 500: [[2.5]], 1000: [[2.8]]}
+    runs = {NAME: [network_run(tmp_path, NAME, ranks=ranks)]}
+    caption = build_figure("stable_rank_over_training", runs, experiment=NAME).caption
+    assert "ends higher in 0 of 1 (key-query) and 0 of 1 (value-output) layers" in caption
+
+
+def test_what_differs_from_the_plain_experiment_is_said(tmp_path):
+    """In title and caption: experiments as the registry has them."""
+    said = {
+        "vit-cifar10": "",
+        "vit-cifar10-augmented": ", flips and crops",
+        "vit-cifar10-relu": ", ReLU",
+        "vit-cifar10-sgd": ", SGD",
+        "vit-cifar10-random-labels": ", random labels",
+        "vit-cifar10-wide": ", width 1024",
+        "vit-cifar10-scale-0.1": ", initial weights × 0.1",
+    }
+    ranks = {step: np.ones((6, 8)) for step in (10, 20)}
+    captions = set()
+    for name, words in said.items():
+        folder = network_run(tmp_path, name, ranks=ranks, record=to_json(experiments()[name].paper))
+        figure = build_figure("stable_rank_over_training", {name: [folder]}, experiment=name)
+        assert figure.title == f"Stable rank of the learned change: ViT on CIFAR-10{words}"
+        assert all(word in figure.caption for word in words.split(", "))
+        captions.add(figure.caption)
+    assert len(captions) == len(said)
+    plain = to_json(experiments()["vit-cifar10"].paper)
+    record = {**plain, "training": {**plain["training"], "precision": "fp32"}}
+    folder = network_run(tmp_path, "mine", ranks=ranks, record=record)
+    figure = build_figure("stable_rank_over_training", {"mine": [folder]}, experiment="mine")
+    assert figure.title.endswith("ViT on CIFAR-10, float32")
+    assert "with Adam in float32, one seed." in figure.caption
 
 
 def test_several_seeds_give_the_band_over_seeds(tmp_path):
@@ -163,7 +201,8 @@ def test_stable_rank_by_scale_goes_by_the_spec_and_not_the_order(tmp_path):
     assert first.x == (0.03, 0.1, 0.3, 1)
     assert first.y == (2, 1.5, 1, 3)
     assert init.y == (4, 4)  # four equal values
-    assert "largest in 3 of 3 (key-query) and 3 of 3 (value-output)" in figure.caption
+    assert "largest in 3 of 3 (key-query; by the least factor, 1.50, in layer 1) and 3 of 3" in figure.caption
+    assert "Not lower at each smaller scale: key-query layers 1-3 and value-output layers 1-3." in figure.caption
 
 
 def test_stable_rank_by_scale_names_the_layers_that_are_not_lower(tmp_path):
@@ -173,7 +212,7 @@ def test_stable_rank_by_scale_names_the_layers_that_are_not_lower(tmp_path):
         name = f"{NAME}-scale-{factor:g}"
         runs[name] = [network_run(tmp_path, name, ranks={20: [[r, r] for r in ranks]}, init_scale=factor)]
     figure = build_figure("stable_rank_by_scale", runs, experiment=NAME)
-    assert "largest in 2 of 3 (key-query; not in 2) and 2 of 3 (value-output; not in 2)" in figure.caption
+    assert "largest in 2 of 3 (key-query; not in 2; by the least factor, 0.75, in layer 2)" in figure.caption
 
 
 def test_bars_of_unequal_seeds_are_not_mixed(tmp_path):

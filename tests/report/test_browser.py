@@ -1,13 +1,15 @@
 """The pages in a real Chromium, Debian's, driven by Playwright."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from tests.report.test_page import DEMO, HOSTILE, runs, verdict  # noqa: F401 a fixture
 
-from rankrise.figures import Axis, FigureData, Order, Panel, Trace, build_figure, figure_ids
+from rankrise.figures import Axis, Cells, FigureData, Order, Panel, Trace, build_figure, figure_ids
 from rankrise.report import write_report
+from rankrise.report._colours import _luminance, ramps, shade
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -113,6 +115,36 @@ def test_on_a_phone_rows_and_columns_stay_and_are_swiped_through(report, open_pa
     assert wide["x"] >= 0
     assert wide["x"] + wide["width"] <= 390
     assert overflow(page) <= 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_of_a_heat_map_can_be_read(scheme, tmp_path, open_page):
+    """Contrast of at least 4.5, over the whole range of colours."""
+    values = tuple(tuple(1.0 + 4 * row + col for col in range(4)) for row in range(5))
+    cells = Cells(tuple(f"layer {i}" for i in range(5)), tuple("1234"), values, "stable rank")
+    panel = Panel("", Axis("head"), Axis(""), cells=cells)
+    figure = FigureData("stable_rank_by_head", "", "", (panel,), 1, 1, ())
+    page = open_page(write_report(tmp_path, [figure], [], {}, {}), color_scheme=scheme)
+    scroll_through(page)
+    found = page.eval_on_selector_all(
+        ".annotation-text", "texts => texts.map(text => [Number(text.textContent), getComputedStyle(text).fill])"
+    )
+    assert len(found) == 20
+    middle = (
+        "all => all.map(one => [one.textContent, one.getBoundingClientRect()]).map(([t, r]) => [t, r.x + r.width / 2])"
+    )
+    ticks = [place for _, place in page.eval_on_selector_all(".xtick text", middle)]
+    for text, place in page.eval_on_selector_all(".annotation-text", middle):
+        assert place == pytest.approx(ticks[int(float(text) - 1) % 4], abs=3), text
+    ramp = tuple(ramps()[scheme])
+    for value, ink in found:
+        behind = _luminance(shade((value - 1) / 19, ramp))
+        written = _luminance("#" + "".join(f"{int(n):02x}" for n in re.findall(r"\d+", ink)[:3]))
+        high, low = max(behind, written), min(behind, written)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (value, ink)
+    phone = open_page(tmp_path / "index.html", width=180)
+    scroll_through(phone)
+    assert phone.locator(".annotation-text").count() == 0
 
 
 def test_report_is_light_and_dark(report, open_page):

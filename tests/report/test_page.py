@@ -239,7 +239,7 @@ def test_numbers_of_the_demo_are_those_of_its_runs(tmp_path):
     """The toy again, from its specs: what the committed page shows. Loss and products to a thousandth."""
     names = ["toy-stages", *(f"toy-flow-1e-{k}" for k in (1, 2, 4, 8, 16, 32))]
     for name in names:
-        run_experiment(name, scale="smoke", out=tmp_path)
+        run_experiment(name, scale="smoke", seed=4, out=tmp_path)  # the one that the page says was picked
     runs = {name: list((tmp_path / name).iterdir()) for name in names}
     again, shown = figure_json(build_figure("toy_scales", runs)), read_demo(DEMO)["toy"]
     assert [panel["title"] for panel in again["panels"]] == [panel["title"] for panel in shown["panels"]]

@@ -112,9 +112,11 @@ def _figures(ids: Sequence[str], experiments: Sequence[str], found: Mapping[str,
 def _save(figure: "FigureData", path: Path) -> Path:
     from rankrise.figures import to_csv
     from rankrise.report import draw
+    from rankrise.store import replacing
 
     if path.suffix != ".csv":
         return draw(figure, path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_csv(figure), encoding="utf-8")
+    with replacing(path, "figure") as temporary:
+        temporary.write_text(to_csv(figure), encoding="utf-8")
     return path

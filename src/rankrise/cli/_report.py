@@ -22,7 +22,7 @@ def report(
 ) -> None:
     """Write the report of finished runs; nothing is trained. Works on results/runs of the repository as well."""
     folder(out, "--out")
-    from rankrise.experiments import find_runs
+    from rankrise.experiments import find_runs, unread_runs
 
     found = find_runs(runs, scale=None if scale is None else scale.value)
     if not found:
@@ -30,6 +30,7 @@ def report(
             f"`--runs` must hold finished runs, as runs/<experiment>/<hash>; {runs} holds none. "
             "Make some: rankrise reproduce"
         )
-    results = write_results(found, out, absent={}, note=lambda text: typer.echo(text, err=True))
+    absent = {} if scale else unread_runs(runs, found)
+    results = write_results(found, out, absent=absent, note=lambda text: typer.echo(text, err=True))
     print_results(results, as_json=as_json)
     exit_if_strict(results, strict)

@@ -1,10 +1,13 @@
 """`rankrise reproduce`: every run, figure and claim of a scale, end to end."""
 
+import contextlib
 import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,20 +43,43 @@ def reproduce(
     """Run everything the paper's figures and claims need, draw the figures, judge the claims, write the report.
 
     What is done is not done again, and what was cut off goes on: run the same command again after a stop, or at the
-    same time in a second shell, to share the work. What has no data is left out, and its claims are not tested. A run
-    that fails or diverges does not keep the others from the report, but the command then exits with 1. A claim that
-    fails is a result, not a failure: see --strict.
+    same time in a second shell, to share the work: who ends first waits for what the other is running. What has no
+    data is left out, and its claims are not tested. A run that fails or diverges does not keep the others from the
+    report, but the command then exits with 1. A claim that fails is a result, not a failure: see --strict.
     """
     folder(runs, "--runs")
     folder(out, "--out")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise typer.BadParameter("Must be one process; use torchrun with `rankrise run`, then reproduce alone.")
-    from rankrise.experiments import carry_out, plan_reproduction
+    from rankrise.experiments import plan_reproduction
 
     plan = plan_reproduction(scale.value, data=data, out=runs, num_seeds=seeds)
     if dry_run:
         _print_plan(plan, runs, device, as_json)
         return
+    with _stoppable():
+        _carry_out(plan, runs, out, device, strict=strict, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Inside, also between two trainings, Ctrl-C and SIGTERM end the command with a sentence."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        typer.echo("rankrise: stopped; run the same command again to go on.", err=True)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _carry_out(plan: "Reproduction", runs: Path, out: Path, device: str | None, *, strict: bool, as_json: bool) -> None:
+    from rankrise.experiments import carry_out
+
     watch = PlanWatch()
     _announce(plan, runs, device, watch)
     attempts = carry_out(plan.runs, out=runs, device=device, watch=watch)
@@ -74,8 +100,8 @@ def reproduce(
 
 
 def _absent(plan: "Reproduction", attempts: "list[Attempt]") -> dict[str, str]:
-    """Why experiments have no run: also those that failed just now, or are being run."""
-    ends = ("failed", "diverged", "busy")
+    """Why experiments have no run: also those that failed just now."""
+    ends = ("failed", "diverged")
     failed = {a.run.name: f"{a.run.name}/{a.run.hash} {a.fate}." for a in attempts if a.fate in ends}
     return {**failed, **plan.absences()}
 

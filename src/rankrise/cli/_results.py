@@ -40,6 +40,7 @@ def write_results(
     runs: Mapping[str, Sequence[Path]], out: Path, *, absent: Mapping[str, str], note: Callable[[str], None]
 ) -> Results:
     """Evaluate every claim, draw every figure that can be drawn, write the report."""
+    from rankrise.experiments._reproduce import is_full
     from rankrise.experiments.claims import evaluate_claims
     from rankrise.figures import build_figures
     from rankrise.report import environment_of, write_report
@@ -49,7 +50,12 @@ def write_results(
     note(f"drawing {len(gallery.figures)} figures")
     for name, reason in gallery.missing.items():
         note(f"not drawn: {name}: {reason}")
-    page = write_report(out, gallery.figures, verdicts, runs, environment_of(runs))
+    try:
+        page = write_report(out, gallery.figures, verdicts, runs, environment_of(runs))
+    except OSError as error:
+        if is_full(error):
+            raise OSError(f"The disk of {out} is full: make room, and run the same command again.") from error
+        raise
     return Results(verdicts, gallery, page)
 
 

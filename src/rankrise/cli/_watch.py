@@ -44,6 +44,10 @@ class PlanWatch:
         part = report.step / max(report.num_steps, 1)
         self._say(f"{self._place} {self._label}: {part:.0%}, {self._left(rest + self._after)}", is_passing=True)
 
+    def wait(self, run: "PlannedRun") -> None:
+        """Another process is at what is left."""
+        self._say(f"waiting for {run.name}/{run.hash}, seed {run.spec.seed}, which another process is running")
+
     def end(self, attempt: "Attempt", after: float) -> None:
         """It has ended; what was done before, or has no data, is said in the plan."""
         if attempt.fate in ("skipped", "missing"):

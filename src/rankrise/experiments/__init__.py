@@ -6,6 +6,7 @@ are this package at the shell.
 
 from rankrise.experiments._experiment import Experiment as Experiment
 from rankrise.experiments._find_runs import find_runs as find_runs
+from rankrise.experiments._find_runs import unread_runs as unread_runs
 from rankrise.experiments._folders import NamedSpec as NamedSpec
 from rankrise.experiments._folders import read_spec as read_spec
 from rankrise.experiments._kinds import missing_data as missing_data

@@ -1,5 +1,6 @@
 """How long runs take: measured where one like it was run here, else a guess that is corrected as runs end."""
 
+import contextlib
 import json
 import math
 import statistics
@@ -11,6 +12,7 @@ from rankrise.experiments._prediction_spec import PredictionSpec
 from rankrise.experiments._spec import Spec, TrainingSpec, spec_hash
 from rankrise.experiments._theory_specs import DescentSpec, MatrixFlowSpec, RobustnessSpec, StagesSpec, TheorySpec
 from rankrise.models import GPTConfig, ToyHeadConfig, ViTConfig
+from rankrise.store import replacing
 
 NAME = "durations.json"
 _CPU = (5e10, 0.012, 0.5)  # FLOP/s, seconds more for each step, seconds to begin
@@ -119,15 +121,11 @@ def read_durations(out: Path) -> dict[str, float]:
 
 
 def write_durations(out: Path, measured: dict[str, float]) -> None:
-    """Keep them beside the runs; a disk that refuses does not matter here."""
-    temporary = out / f".{NAME}.new"
-    try:
-        temporary.write_text(
-            json.dumps({key: max(round(value, 2), 0.01) for key, value in sorted(measured.items())}, indent=1)
-        )
-        temporary.replace(out / NAME)
-    except OSError:
-        pass
+    """Keep them beside the runs, with those of other processes; a disk that refuses does not matter here."""
+    known = {**read_durations(out), **measured}
+    text = json.dumps({key: max(round(value, 2), 0.01) for key, value in sorted(known.items())}, indent=1)
+    with contextlib.suppress(OSError), replacing(out / NAME, "durations") as temporary:
+        temporary.write_text(text)
 
 
 def _key(spec: Spec) -> str:

@@ -46,6 +46,24 @@ def find_runs(folder: str | os.PathLike[str], *, scale: str | None = None) -> di
     return _ordered(_with_scale_one(found))
 
 
+def unread_runs(folder: str | os.PathLike[str], found: Mapping[str, Sequence[Path]]) -> dict[str, str]:
+    """Why experiments that have a folder have no run in `found`: a sentence each, by name.
+
+    Args:
+        folder: Of the runs.
+        found: Of `find_runs`.
+    """
+    places = [path for path in sorted(Path(folder).glob("*")) if path.name not in found]
+    return {
+        place.name: (
+            f"No run of {place.name} is finished and whole: `rankrise run {place.name}` goes on with one that was cut "
+            "off; move a damaged one away, and run it again."
+        )
+        for place in places
+        if any(path.is_dir() for path in place.glob("*"))
+    }
+
+
 def _groups(place: Path) -> list[list[Path]]:
     """Runs of an experiment that differ in their seed only."""
     groups: dict[str, list[Path]] = {}

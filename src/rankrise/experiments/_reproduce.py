@@ -1,7 +1,7 @@
 """Carry a plan out: one run after another, whatever becomes of each.
 
-Several processes may carry the same plan out in one folder: each leaves out what another is writing, and looks again
-at the end.
+Several processes may carry the same plan out in one folder: each leaves to the others what they are writing, and at the
+end waits for it, so that all of them end with every run.
 """
 
 import errno
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from rankrise.experiments._estimate import Estimator, read_durations, write_durations
 from rankrise.experiments._plan import PlannedRun, look_again
 from rankrise.experiments._run import execute_run
-from rankrise.store import RunBusyError
+from rankrise.store import RunBusyError, has_run, is_sealed
+from rankrise.store._lock import is_locked
 
 if TYPE_CHECKING:
     from rankrise.training import Progress, Report
 
-Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "busy", "full"]
+Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "full"]
+_POLL = 3.0  # seconds between two looks at what another process runs
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -27,8 +29,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class Attempt:
     """What became of one run of a plan.
 
-    `missing` has no data, and was not tried; `failed` raised an error; `busy` is being run by another process; `full`
-    found no room on the disk, and nothing was tried after it. `message` says why.
+    `missing` has no data, and was not tried; `skipped` was done before, or by another process; `failed` raised an
+    error; `full` found no room on the disk, and nothing was tried after it. `message` says why.
     """
 
     run: PlannedRun
@@ -46,6 +48,9 @@ class Watch(Protocol):
 
     def update(self, report: "Report") -> None:
         """The run has got so far."""
+
+    def wait(self, run: PlannedRun) -> None:
+        """All that is left is with other processes, such as this run; told once of each."""
 
     def end(self, attempt: Attempt, after: float) -> None:
         """The run has ended, with `after` seconds to follow; also told of runs that were not begun."""
@@ -76,20 +81,27 @@ def carry_out(
             ends[run.folder] = Attempt(run, "missing" if run.problem else "skipped", run.problem)
             if watch is not None:
                 watch.end(ends[run.folder], estimator.total(other.spec for other in left))
-    postponed: list[PlannedRun] = []
-    while left or postponed:
-        is_last_look = not left
-        run = look_again(left.pop(0) if left else postponed.pop(0))
-        after = estimator.total(other.spec for other in (*left, *postponed))
+    busy: list[PlannedRun] = []  # with another process when it was tried
+    awaited: set[Path] = set()
+    while left or busy:
+        is_waiting = not left
+        run = look_again(left.pop(0) if left else busy.pop(0))
+        others = [other for other in (*left, *busy) if not _is_done(other)]  # by whomever
+        after = estimator.total(other.spec for other in others)
         if run.state == "done":
             attempt = Attempt(run, "skipped")
         else:
-            if watch is not None:
-                watch.begin(run, total - len(left) - len(postponed), total, estimator.seconds(run.spec), after)
-            attempt = _attempt(run, device, watch)
-            if attempt.fate == "busy" and not is_last_look:
-                postponed.append(run)
+            found = None
+            if not (is_waiting and is_locked(run.folder)):
+                if watch is not None:
+                    watch.begin(run, total - len(others), total, estimator.seconds(run.spec), after)
+                found = _attempt(run, device, watch)
+            if found is None:
+                busy.append(run)
+                if is_waiting:
+                    _wait(run, awaited, watch)
                 continue
+            attempt = found
             if attempt.fate == "finished" and run.state == "new":
                 estimator.learn(run.spec, attempt.seconds)
                 write_durations(out, estimator.measured)
@@ -107,14 +119,27 @@ def estimate_seconds(runs: Sequence[PlannedRun], *, out: Path, device: str | Non
     return estimator.total(run.spec for run in runs if not run.problem and run.state != "done")
 
 
-def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -> Attempt:
+def _is_done(run: PlannedRun) -> bool:
+    return has_run(run.folder) and is_sealed(run.folder)
+
+
+def _wait(run: PlannedRun, awaited: set[Path], watch: Watch | None) -> None:
+    """A few seconds for another process; whom it is for is said once."""
+    if watch is not None and run.folder not in awaited:
+        watch.wait(run)
+    awaited.add(run.folder)
+    time.sleep(_POLL)
+
+
+def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -> Attempt | None:
+    """Do a run; None where another process is at it."""
     begun = time.monotonic()
     try:
         report = execute_run(run, device=device, progress=progress)
-    except RunBusyError as error:
-        return Attempt(run, "busy", str(error))
+    except RunBusyError:
+        return None
     except Exception as error:
-        fate: Fate = "full" if _is_full(error) else "failed"
+        fate: Fate = "full" if is_full(error) else "failed"
         return Attempt(run, fate, " ".join(str(error).split()) or type(error).__name__, time.monotonic() - begun)
     finally:
         if progress is not None:
@@ -122,7 +147,7 @@ def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -
     return Attempt(run, report.status, report.message, time.monotonic() - begun, report.signal)
 
 
-def _is_full(error: BaseException | None) -> bool:
+def is_full(error: BaseException | None) -> bool:
     """Whether an error goes back to a disk, or a quota, without room."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:

@@ -1,10 +1,12 @@
 """Every figure that the runs at hand allow, and why the others are not drawn."""
 
+from pathlib import Path
 from typing import NamedTuple
 
+from rankrise.experiments._run_data import RunData
 from rankrise.figures._data import FigureData
 from rankrise.figures._registry import build_figure, figure_ids, takes_experiment
-from rankrise.figures._runs import Runs, spec_of
+from rankrise.figures._runs import Runs
 
 _BY_SCALE = ("components_by_scale", "stable_rank_by_scale")
 _OF_VARIANTS = "stable_rank_over_training"
@@ -50,7 +52,7 @@ def _networks(runs: Runs, missing: dict[str, str]) -> list[str]:
     found = []
     for name, folders in runs.items():
         try:
-            found += [name] if folders and "training" in spec_of(folders[0])[1] else []
+            found += [name] if folders and "training" in RunData(Path(folders[0])).spec else []
         except (OSError, ValueError) as error:
             missing[name] = " ".join(str(error).split())
     return found

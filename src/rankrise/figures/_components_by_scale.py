@@ -3,13 +3,15 @@
 from typing import TYPE_CHECKING
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, FigureData, Panel, Trace, numbers
 from rankrise.figures._scales import by_scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rankrise.figures._runs import RunData, Runs
+    from rankrise.experiments._run_data import RunData
+    from rankrise.figures._runs import Runs
 
 ID = "components_by_scale"
 _NUM_LABELS = 3
@@ -43,12 +45,12 @@ def build(
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"Components of the change, head {head} of layer {layer}: {net.network_name(some)}",
+        title=f"Components of the change, head {head} of layer {layer}: {_words.network_name(some, of_family=True)}",
         caption=(
-            f"The {num_components} largest singular values of the change over training, dark to light, from the "
+            f"The {num_components} largest singular values of the change over training, from the "
             "largest initial weights to the smallest. Look how far σ_1 leads, and when the others follow. At the end "
             f"σ_2 / σ_1 of the key-query change is {_ratios(chosen, panels[: len(chosen)])}. Each panel has its own "
-            f"vertical axis. {net.describe([some])}"
+            f"vertical axis. {_words.describe([some], of_family=True)}"
         ),
         panels=tuple(panels),
         rows=2,
@@ -73,7 +75,7 @@ def _spread(factors: list[float], num: int) -> list[float]:
 
 
 def _panel(run: "RunData", circuit: str, factor: float, layer: int, head: int, num: int) -> Panel:
-    steps, values = run.dense("spectrum", circuit)
+    steps, values = run.path("spectrum", circuit, gaps="tail")
     if not (1 <= layer <= values.shape[1] and 1 <= head <= values.shape[2]):
         raise ValueError(
             f"`layer` and `head` must be at most {values.shape[1]} and {values.shape[2]}, from 1; got {layer}, {head}."

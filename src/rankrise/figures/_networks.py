@@ -1,71 +1,22 @@
-"""What figures of trained networks share: time in epochs, means over heads and seeds, and words for what was run."""
+"""What figures of trained networks share: time in epochs, means over heads and seeds, and what the curves do."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankrise.experiments.claims._curves import early_mean
 from rankrise.figures._data import Numbers, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from rankrise.figures._data import Panel
-    from rankrise.figures._runs import RunData
+    from rankrise.experiments._run_data import RunData
 
 CIRCUITS = {"kq": "key-query change  Δ(W_K W_Qᵀ)", "vo": "value-output change  Δ(W_V W_Oᵀ)"}
 PRODUCTS = {"kq": "key-query  W_K W_Qᵀ", "vo": "value-output  W_V W_Oᵀ"}
-_DATA = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "digits": "digits",
-    "synthetic_images": "synthetic images",
-    "synthetic_text": "synthetic text",
-    "teacher": "the teacher task",
-    "tiny-imagenet-20": "20 classes of Tiny-ImageNet",
-    "imagenet": "ImageNet",
-    "wikitext-2": "WikiText-2",
-    "wikitext-103": "WikiText-103",
-}
-_MODELS = {"vit": "ViT", "gpt": "GPT-2", "toy_head": "one attention head"}
 SHORT = {"kq": "key-query", "vo": "value-output"}
-
-
-def data_name(run: "RunData") -> str:
-    """What it learned from, as a reader calls it; a folder or text of one's own by its path."""
-    data = run.spec.get("data", {})
-    name = str(data.get("name", "unknown data"))
-    if data.get("path") and name in ("image_folder", "text"):
-        name = str(data["path"])
-    return _DATA.get(name, name)
-
-
-def network_name(run: "RunData") -> str:
-    """Network and data in a few words, for titles."""
-    return f"{_MODELS.get(str(run.spec.get('model', {}).get('kind')), 'a network')} on {data_name(run)}"
-
-
-def describe(runs: "Sequence[RunData]", *, repeats: str = "") -> str:
-    """What was run: network, data, length, optimiser and seeds, in a sentence; `repeats` in place of the seeds."""
-    spec = runs[0].spec
-    model, training, data = (spec.get(part, {}) for part in ("model", "training", "data"))
-    size = f" ({data['num_train']:,} samples)" if data.get("num_train") else ""
-    labels = " with random labels" if data.get("random_labels") else ""
-    network = _MODELS.get(str(model.get("kind")), "network")
-    shape = f", {model.get('num_layers', 1)} layers × {model.get('num_heads', 1)} heads"
-    length = f"{training['epochs']:,} epochs of " if "epochs" in training else ""
-    optimiser = f" with {str(training['optimiser']).capitalize()}" if "optimiser" in training else ""
-    return f"Run: {network}{shape}, {length}{data_name(runs[0])}{size}{labels}{optimiser}, {repeats or seeds(runs)}."
-
-
-def seeds(runs: "Sequence[RunData]") -> str:
-    """How many runs there are of it.
-
-    >>> seeds([None])
-    'one seed'
-    """
-    return "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
 
 
 def band_words(runs: "Sequence[RunData]") -> str:
@@ -73,11 +24,11 @@ def band_words(runs: "Sequence[RunData]") -> str:
     return "± sd over heads" if len(runs) == 1 else "± sd over seeds of the mean over heads"
 
 
-def epochs(run: "RunData", steps: "NDArray[np.int64]") -> "NDArray[np.float64]":
+def epochs(run: "RunData", steps: "NDArray[np.float64]") -> "NDArray[np.float64]":
     """Steps of a finished run in epochs; as they are where the spec has none."""
     length = run.spec.get("training", {}).get("epochs")
     last = run.table["step"].to_numpy().max(initial=0)
-    return steps * (length / last) if length and last else steps.astype(np.float64)
+    return steps * (length / last) if length and last else steps
 
 
 def time_label(run: "RunData") -> str:
@@ -120,11 +71,40 @@ def at_init(runs: "Sequence[RunData]") -> str:
     return f"The products at init have {found['kq']:.1f} (key-query) and {found['vo']:.1f} (value-output). "
 
 
-def count_rising(panels: "Sequence[Panel]") -> str:
-    """In how many curves of each circuit the last value is above the first, in words."""
-    rising = [[t.y[-1] > t.y[0] for t in panel.traces if t.group != "init"] for panel in panels]
-    parts = [f"{sum(up)} of {len(up)} ({name})" for up, name in zip(rising, SHORT.values(), strict=True)]
-    return " and ".join(parts)
+def rise_words(curves: "Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]") -> str:
+    """In how many layers the end is above the start, counted as the claim `rises` does, and which fall from a peak.
+
+    Args:
+        curves: By circuit: steps (S,), and means over heads and seeds (S, layers).
+
+    >>> steps = np.array([1.0, 50.0, 100.0])
+    >>> rise_words({"kq": (steps, np.array([[1.0, 1.0], [2.0, 3.0], [2.0, 0.9]]))})
+    'Against the mean of the first 5% of steps it ends higher in 1 of 2 (key-query; not in 2) layers. Below its peak ...
+    """
+    higher, fallen = [], []
+    for circuit, (steps, means) in curves.items():
+        up = means[-1] > early_mean(steps, means)
+        but = f"; not in {ranges(np.flatnonzero(~up))}" if up.any() and not up.all() else ""
+        higher.append(f"{up.sum()} of {len(up)} ({SHORT[circuit]}{but})")
+        down = np.flatnonzero(means[-1] <= 0.9 * means.max(0))
+        fallen += [f"layer{'s' * (len(down) > 1)} {ranges(down)} ({SHORT[circuit]})"] if len(down) else []
+    falls = f"Below its peak by a tenth or more it ends in {' and '.join(fallen)}. " if fallen else ""
+    return f"Against the mean of the first 5% of steps it ends higher in {' and '.join(higher)} layers. {falls}"
+
+
+def ranges(layers: "Iterable[int]") -> str:
+    """Layers from 1, neighbours in one.
+
+    >>> ranges([0, 2, 3, 4])
+    '1, 3-5'
+    """
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ", ".join(f"{run[0] + 1}-{run[-1] + 1}" if len(run) > 1 else f"{run[0] + 1}" for run in runs)
 
 
 def depth(layer: int, num_layers: int) -> float:

@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, FigureData, Panel, Trace, numbers
-from rankrise.figures._runs import RunData, Runs, read_experiment
+from rankrise.figures._runs import Runs, read_alike, read_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from rankrise.experiments._run_data import RunData
 
 ID = "perturbation_vs_init"
 
@@ -28,19 +31,19 @@ def build(runs: Runs, *, experiment: str, num_values: int = 64) -> FigureData:
         ValueError: It has no runs, or they differ in more than the seed.
     """
     found = read_experiment(runs, experiment, figure=ID)
-    num_layers = found[0].dense("spectrum", "kq").values.shape[1]
+    num_layers = found[0].path("spectrum", "kq", gaps="tail").values.shape[1]
     layers = net.spread_layers(num_layers)
     panels = [_panel(found, circuit, layer, num_values) for circuit in net.CIRCUITS for layer in layers]
     half = [f"{np.mean([_half(panel.traces[i].y) for panel in panels]):.1f}" for i in (0, 1)]
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"What training added, against what was there: {net.network_name(found[0])}",
+        title=f"What training added, against what was there: {_words.network_name(found[0])}",
         caption=(
             "Singular values of the change at the end of training (orange) and of the initial product (blue), as they "
             f"are. Half of Σ σ² of what is drawn lies, on average over the panels, in {half[1]} directions of the "
             f"change and in {half[0]} of the initial product. Lines: mean over heads {net.band_words(found)}. "
-            f"{net.describe(found)}"
+            f"{_words.describe(found)}"
         ),
         panels=tuple(panels),
         rows=2,
@@ -50,7 +53,7 @@ def build(runs: Runs, *, experiment: str, num_values: int = 64) -> FigureData:
 
 
 def _panel(found: "Sequence[RunData]", circuit: str, layer: int, num: int) -> Panel:
-    change = [run.dense("spectrum", circuit).values[-1, layer, :, :num] for run in found]
+    change = [part.values[-1, layer, :, :num] for part in read_alike(found, "spectrum", circuit, gaps="tail")]
     init = [run.initial_spectrum(circuit)[layer, :, :num] for run in found]
     title = f"{net.layer_name(layer)}, {net.CIRCUITS[circuit].split()[0]}"
     traces = (_trace(init, "product at init"), _trace(change, "change by training"))

@@ -1,6 +1,7 @@
 """The family of one network at several initial scales."""
 
-from rankrise.figures._runs import RunData, Runs, family, read_experiment
+from rankrise.experiments._run_data import RunData
+from rankrise.figures._runs import Runs, family, read_experiment
 
 
 def by_scale(runs: Runs, experiment: str, *, figure: str) -> dict[float, list[RunData]]:

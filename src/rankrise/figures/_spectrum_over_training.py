@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, FigureData, Order, Panel, Trace, numbers
-from rankrise.figures._runs import Runs, read_experiment
+from rankrise.figures._runs import Runs, read_alike, read_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +29,9 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
         ValueError: It has no runs, or they differ in more than the seed.
     """
     found = read_experiment(runs, experiment, figure=ID)
-    spectra = {c: _stack([run.dense("spectrum", c).values for run in found]) for c in net.CIRCUITS}
+    spectra = {c: _stack([part.values for part in read_alike(found, "spectrum", c, gaps="tail")]) for c in net.CIRCUITS}
     initial = {c: _stack([run.initial_spectrum(c)[None] for run in found]) for c in net.CIRCUITS}
-    times = net.epochs(found[0], found[0].dense("spectrum", "kq").steps)
+    times = net.epochs(found[0], found[0].path("spectrum", "kq", gaps="tail").steps)
     layers = net.spread_layers(spectra["kq"].shape[2])
     panels = [
         _panel(f"{net.layer_name(layer)}, {net.CIRCUITS[c].split()[0]}", times, now[:, layer], init[0, layer])
@@ -47,12 +48,12 @@ def build(runs: Runs, *, experiment: str, num_values: int = 32) -> FigureData:
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"Spectrum of the learned change through training: {net.network_name(found[0])}",
+        title=f"Spectrum of the learned change through training: {_words.network_name(found[0])}",
         caption=(
-            "Singular values of the change, divided by the largest, from early (light) to late (dark), against those "
+            "Singular values of the change, divided by the largest, at every recorded step, against those "
             "of the product at init (dashed). Above a tenth of the largest are, on average over all heads, "
             f"{first} at the first measurement, {last} at the last, and {init} at init. Mean over "
-            f"heads. {net.describe(found)}"
+            f"heads. {_words.describe(found)}"
         ),
         panels=tuple(panels),
         rows=2,

@@ -3,8 +3,9 @@
 import numpy as np
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, Cells, FigureData, Panel, numbers
-from rankrise.figures._runs import Runs, read_experiment
+from rankrise.figures._runs import Runs, read_alike, read_experiment
 
 ID = "stable_rank_by_head"
 
@@ -22,7 +23,7 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     found = read_experiment(runs, experiment, figure=ID)
     panels = []
     for circuit, title in net.CIRCUITS.items():
-        means = np.mean([run.dense("stable_rank", circuit).values[-1, :, :, 0] for run in found], axis=0)
+        means = np.mean([part.values[-1, :, :, 0] for part in read_alike(found, "stable_rank", circuit)], axis=0)
         cells = Cells(
             rows=tuple(f"layer {i + 1}" for i in range(means.shape[0])),
             cols=tuple(f"{h + 1}" for h in range(means.shape[1])),
@@ -34,10 +35,10 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"Stable rank of the learned change, head by head: {net.network_name(found[0])}",
+        title=f"Stable rank of the learned change, head by head: {_words.network_name(found[0])}",
         caption=(
-            f"Stable rank of the change at the end of training, from {min(ends):.1f} to {max(ends):.1f}; the darker, "
-            f"the higher. The other figures show means over rows of these. {net.describe(found)}"
+            f"Stable rank of the change at the end of training, from {min(ends):.1f} to {max(ends):.1f}. "
+            f"The other figures show means over rows of these. {_words.describe(found)}"
         ),
         panels=tuple(panels),
         rows=1,

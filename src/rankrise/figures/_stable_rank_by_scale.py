@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, FigureData, Panel, Trace, is_finite, numbers
-from rankrise.figures._runs import RunData, Runs
+from rankrise.figures._runs import Runs, read_alike
 from rankrise.figures._scales import by_scale
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from rankrise.experiments._run_data import RunData
 
 ID = "stable_rank_by_scale"
 LAYERS = (0, 2, 4)  # the paper's 1, 3, 5
@@ -39,12 +42,12 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"Stable rank by initial scale: {net.network_name(some[0])}",
+        title=f"Stable rank by initial scale: {_words.network_name(some[0], of_family=True)}",
         caption=(
             "Stable rank of the change at the end of training, layers 1, 3 and 5 where the network has them. Of all "
-            f"its layers it is lower at the smallest initial scale than at the largest in {lower}. Dotted: "
-            "the initial product, whose stable rank does not depend on the scale. Mean over heads "
-            f"{_bars(found)}. {net.describe(some, repeats=_repeats(found))}"
+            f"its layers it is lower at the smallest initial scale than at the largest in {lower}. "
+            f"{_exceptions(ends)}Dotted: the initial product, whose stable rank does not depend on the scale. "
+            f"Mean over heads {_bars(found)}. {_words.describe(some, repeats=_repeats(found), of_family=True)}"
         ),
         panels=_with_one_axis(panels),
         rows=1,
@@ -55,16 +58,40 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
 
 def _ends(found: "Mapping[float, Sequence[RunData]]", circuit: str) -> "dict[float, list[NDArray[np.float64]]]":
     """Last stable ranks by factor, from the smallest: (layers, heads) for each run."""
-    return {f: [r.dense("stable_rank", circuit).values[-1, :, :, 0] for r in found[f]] for f in sorted(found)}
+    parts = iter(read_alike([run for f in sorted(found) for run in found[f]], "stable_rank", circuit))
+    return {f: [next(parts).values[-1, :, :, 0] for _ in found[f]] for f in sorted(found)}
 
 
 def _lower(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", name: str) -> str:
-    """In how many layers the smallest scale ends below the largest, and which are not among them."""
-    means = [np.mean([run.mean(axis=1) for run in runs], axis=0) for runs in ends.values()]
-    is_lower = means[0] < means[-1]
-    others = ", ".join(str(layer + 1) for layer in np.flatnonzero(~is_lower))
-    but = f"; not in {others}" if others and is_lower.any() else ""
-    return f"{is_lower.sum()} of {len(is_lower)} ({name}{but})"
+    """In how many layers the smallest scale ends below the largest, which are not among them, and the least ratio."""
+    means = _means(ends)
+    ratio = means[-1] / means[0]
+    is_lower = ratio > 1
+    but = f"; not in {net.ranges(np.flatnonzero(~is_lower))}" if is_lower.any() and not is_lower.all() else ""
+    least = f"; by the least factor, {ratio.min():.2f}, in layer {ratio.argmin() + 1}"
+    return f"{is_lower.sum()} of {len(ratio)} ({name}{but}{least})"
+
+
+def _exceptions(ends: "Mapping[str, Mapping[float, Sequence[NDArray[np.float64]]]]") -> str:
+    """Layers where a smaller scale does not end below its larger neighbour, in a sentence; empty where there are none.
+
+    Args:
+        ends: Last stable ranks by circuit and factor.
+    """
+    parts = []
+    for circuit, of in ends.items():
+        rises = np.flatnonzero((np.diff(_means(of), axis=0) <= 0).any(axis=0))  # from the smallest factor up
+        parts += [f"{net.SHORT[circuit]} layer{'s' * (len(rises) > 1)} {net.ranges(rises)}"] if len(rises) else []
+    return (
+        f"Not lower at each smaller scale: {' and '.join(parts)}. "
+        if parts and len(next(iter(ends.values()))) > 2
+        else ""
+    )
+
+
+def _means(ends: "Mapping[float, Sequence[NDArray[np.float64]]]") -> "NDArray[np.float64]":
+    """Mean over heads and runs, (factors, layers), from the smallest factor."""
+    return np.stack([np.mean([run.mean(axis=1) for run in runs], axis=0) for runs in ends.values()])
 
 
 def _has_seeds(found: "Mapping[float, Sequence[RunData]]") -> bool:
@@ -82,7 +109,7 @@ def _repeats(found: "Mapping[float, Sequence[RunData]]") -> str:
     """How many seeds there are, by scale where the scales differ."""
     if len({len(runs) for runs in found.values()}) == 1:
         return ""
-    return ", ".join(f"{net.seeds(runs)} at {factor:g}" for factor, runs in found.items())
+    return ", ".join(f"{_words.seeds(runs)} at {factor:g}" for factor, runs in found.items())
 
 
 def _point(values: "Sequence[NDArray[np.float64]]", is_over_seeds: bool) -> tuple[float, float, float]:

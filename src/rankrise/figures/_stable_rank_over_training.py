@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.figures import _networks as net
+from rankrise.figures import _words
 from rankrise.figures._data import Axis, FigureData, Order, Panel, Trace, numbers
-from rankrise.figures._runs import RunData, Runs, read_experiment
+from rankrise.figures._runs import Runs, read_alike, read_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from rankrise.experiments._run_data import RunData
 
 ID = "stable_rank_over_training"
 _MOST_NAMED = 8  # of more layers, three have a name and a band, and a scale of colours tells the others
@@ -33,11 +38,11 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
     return FigureData(
         id=ID,
         experiment=experiment,
-        title=f"Stable rank of the learned change: {net.network_name(found[0])}",
+        title=f"Stable rank of the learned change: {_words.network_name(found[0])}",
         caption=(
-            "Stable rank of what training added to each head. From the first measurement to the last it rises in "
-            f"{net.count_rising(panels)} layers. {net.at_init(found)}Lines: mean over heads "
-            f"{net.band_words(found)}{whose}. {net.describe(found)}"
+            f"Stable rank of what training added to each head. {net.rise_words(_curves(found))}"
+            f"{net.at_init(found)}Lines: mean over heads "
+            f"{net.band_words(found)}{whose}. {_words.describe(found)}"
         ),
         panels=panels,
         rows=1,
@@ -45,6 +50,17 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
         sources=tuple(run.source for run in found),
         order=Order("layer", tuple((net.depth(i, num_layers), str(i + 1)) for i in named)) if whose else None,
     )
+
+
+def _curves(found: "Sequence[RunData]") -> "dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]":
+    """Steps after the start, and stable ranks, mean over heads and seeds, (S, layers), by circuit."""
+    curves = {}
+    for circuit in net.CIRCUITS:
+        ranks = read_alike(found, "stable_rank", circuit)
+        later = ranks[0].steps > 0
+        means = np.mean([part.values[later, :, :, 0].mean(-1) for part in ranks], axis=0)
+        curves[circuit] = (ranks[0].steps[later], means)
+    return curves
 
 
 def _named(num_layers: int) -> list[int]:
@@ -57,7 +73,7 @@ def _named(num_layers: int) -> list[int]:
 
 
 def _panel(found: "Sequence[RunData]", circuit: str) -> Panel:
-    ranks = [run.dense("stable_rank", circuit) for run in found]
+    ranks = read_alike(found, "stable_rank", circuit)
     steps = ranks[0].steps
     moved = steps > 0  # at the start nothing has changed
     times = net.epochs(found[0], steps[moved])

@@ -1,15 +1,16 @@
 """What figures of the toy share: flows by α, Algorithm 1, names of coordinates, and curves with fewer points."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankrise.figures._runs import RunData, Runs, family, read_run
+from rankrise.experiments._run_data import RunData
+from rankrise.figures._runs import Runs, family
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -36,8 +37,8 @@ class Trajectory:
 
 def read_path(run: RunData, quantity: str = "product") -> Trajectory:
     """A theory run as arrays; `quantity` is what its rows are of."""
-    (_, times), (_, losses) = run.scalar("time"), run.scalar("loss")
-    return Trajectory(run, times, losses, {c: run.dense(quantity, c).values[:, 0, 0] for c in CIRCUITS})
+    halves = np.split(run.along(quantity), 2, axis=1)
+    return Trajectory(run, *run.curve(), dict(zip(CIRCUITS, halves, strict=True)))
 
 
 def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:
@@ -51,7 +52,7 @@ def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:
 
 
 def _of_one_task(folders: "Sequence[Path]", figure: str) -> list[Trajectory]:
-    found = [read_run(folder) for folder in folders]
+    found = [RunData(Path(folder)) for folder in folders]
     first = min(run.seed for run in found)
     found = [run for run in found if run.seed == first]
     if any(run.spec.get("task") != found[0].spec.get("task") for run in found):
@@ -83,7 +84,7 @@ def read_stages(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
 def _like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
     """The run of an experiment that has the task and the seed of another."""
     for folder in runs.get(name, ()):
-        run = read_run(folder)
+        run = RunData(Path(folder))
         if run.seed == like.seed and run.spec.get("task") == like.spec.get("task"):
             return run
     raise ValueError(f"`{figure}` needs a finished run of {name} on the task of the flows. Run it: rankrise run {name}")
@@ -92,8 +93,7 @@ def _like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
 def joined(stages: Trajectory) -> list[tuple[str, int]]:
     """Circuit and index of the coordinates in the order in which Algorithm 1 lets them in, each once."""
     dim = stages.products["kq"].shape[1]
-    _, found = stages.run.scalar("joined")
-    order = dict.fromkeys(int(i) for i in found)
+    order = dict.fromkeys(int(i) for i in stages.run.scalar("joined"))
     return [(CIRCUITS[i // dim], i % dim) for i in order]
 
 

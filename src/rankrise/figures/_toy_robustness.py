@@ -6,7 +6,7 @@ import numpy as np
 
 from rankrise.figures import _toy
 from rankrise.figures._data import Axis, FigureData, Panel, Trace, numbers
-from rankrise.figures._runs import RunData, Runs, read_experiment
+from rankrise.figures._runs import Runs, read_experiment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,7 @@ def build(runs: Runs) -> FigureData:
         raise ValueError(f"Runs in `{ID}` must be of one task; got {names}. Pass those of one scale.")
     pushes, slight = {}, {}
     for number, run in found.items():
-        every, least = read_pushes(run), _LEAST * float(run.spec.get("noise", 0))
+        every, least = [Push(*push) for push in run.pushes()], _LEAST * float(run.spec.get("noise", 0))
         pushes[number] = [push for push in every if push.apart[0] > least]
         slight[number] = [push for push in every if push.apart[0] <= least]
     top = 2 * max((push.apart.max() for some in pushes.values() for push in some), default=1.0)
@@ -80,23 +80,6 @@ def build(runs: Runs) -> FigureData:
         cols=_NUM_SHOWN + 1,
         sources=tuple(run.source for run in found.values()),
     )
-
-
-def read_pushes(run: RunData) -> list[Push]:
-    """The perturbations of a run; each is a `head` of the table with steps of its own."""
-    plain, pushed = (
-        np.concatenate([run.dense(quantity, circuit).values[:, 0] for circuit in _toy.CIRCUITS], axis=-1)
-        for quantity in ("product", "product_perturbed")
-    )  # (steps, perturbations, 2d)
-    steps = run.dense("product", "kq").steps
-    there = np.isfinite(plain).all(axis=-1) & np.isfinite(pushed).all(axis=-1)
-    time_at = dict(zip(*(column.tolist() for column in run.scalar("time")), strict=True))
-    found = []
-    for n in range(plain.shape[1]):
-        rows = there[:, n]
-        times = np.array([time_at[step] for step in steps[rows].tolist()])
-        found.append(Push(times, plain[rows, n], pushed[rows, n]))
-    return found
 
 
 def _row(number: str, pushes: list[Push], top: float) -> list[Panel]:

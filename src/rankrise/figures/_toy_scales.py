@@ -100,6 +100,6 @@ def _product(path: "Trajectory", circuit: str, index: int) -> "NDArray[np.float6
 def _times_of(stages: "Trajectory", circuit: str, index: int) -> "NDArray[np.float64]":
     """When a coordinate joins."""
     place = index + (stages.products["kq"].shape[1] if circuit == "vo" else 0)
-    steps, coordinates = stages.run.scalar("joined")
-    all_steps, times = stages.run.scalar("time")
+    steps, coordinates = stages.run.scalar_path("joined")
+    all_steps, times = stages.run.scalar_path("time")
     return times[np.isin(all_steps, steps[coordinates == place])]

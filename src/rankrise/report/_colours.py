@@ -51,6 +51,24 @@ def shade(level: float, ramp: tuple[str, ...] = VIRIDIS) -> str:
     return "#" + "".join(f"{round(a + (b - a) * (place - i)):02x}" for a, b in pairs)
 
 
+def ink_on(colour: str) -> str:
+    """The colour of text that is read best on another: black or white, by the contrast of WCAG.
+
+    >>> ink_on("#27ab81"), ink_on("#471063")
+    ('#000000', '#ffffff')
+    """
+    dark, light = "#000000", "#ffffff"
+    behind = _luminance(colour)
+    return dark if (behind + 0.05) ** 2 > (_luminance(dark) + 0.05) * (_luminance(light) + 0.05) else light
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance of WCAG."""
+    parts = [value / 255 for value in _rgb(colour)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 def colours(figure: FigureData) -> dict[str, str]:
     """The colour of every group without a level, the same in all panels."""
     groups = dict.fromkeys(t.group for panel in figure.panels for t in panel.traces if t.level is None)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rankrise.figures import Axis, FigureData, Panel, Trace, to_csv
-from rankrise.report._colours import VIRIDIS, colour_of, colours, shade
+from rankrise.report._colours import VIRIDIS, colour_of, colours, ink_on, shade
 from rankrise.report._labels import spread
 from rankrise.report._text import to_mathtext
+from rankrise.store import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +78,8 @@ def save_figure(figure: FigureData, folder: str | os.PathLike[str]) -> tuple[Pat
     """
     svg, png, csv = (Path(folder) / f"{figure.name}{ending}" for ending in (".svg", ".png", ".csv"))
     _save(figure, svg, png)
-    csv.write_text(to_csv(figure), encoding="utf-8")
+    with replacing(csv, "figure") as temporary:
+        temporary.write_text(to_csv(figure), encoding="utf-8")
     return svg, png, csv
 
 
@@ -91,7 +93,8 @@ def _save(figure: FigureData, *targets: Path) -> None:
         picture = _picture(figure)
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
-            picture.savefig(target, **_KINDS[target.suffix])
+            with replacing(target, "figure") as temporary:
+                picture.savefig(temporary, format=target.suffix[1:], **_KINDS[target.suffix])
 
 
 def _picture(figure: FigureData) -> "Figure":
@@ -193,8 +196,8 @@ def _draw_cells(axes: "Axes", panel: Panel, top: float) -> None:
     axes.tick_params(length=0)
     for i, row in enumerate(cells.values):
         for j, value in enumerate(row):
-            dark = (value - 1) / max(top - 1, 1e-9) > 0.3
-            axes.text(j, i, f"{value:.1f}", ha="center", va="center", color="white" if dark else "#222222", fontsize=8)
+            colour = ink_on(shade(min(max((value - 1) / max(top - 1, 1e-9), 0.0), 1.0)))
+            axes.text(j, i, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=8)
 
 
 def _quiet_inner_labels(figure: FigureData, all_axes: "list[Axes]") -> None:

@@ -11,6 +11,7 @@ from rankrise.report._draw import save_figure
 from rankrise.report._json import figure_json
 from rankrise.report._page import asset, plotly_script, render
 from rankrise.report._summary import VerdictLike, claim_groups, counts, environment_rows, run_rows, verdict_rows
+from rankrise.store import replacing
 
 
 def write_report(
@@ -24,6 +25,7 @@ def write_report(
 ) -> Path:
     """Write `index.html`, which opens offline and needs no other file, and below `figures/` every figure as files.
 
+    Each file is replaced as a whole: two processes that write the same report leave a whole one.
     With plotly installed the figures can be zoomed and hovered; without, they are SVG, and the page says so.
 
     Args:
@@ -57,7 +59,8 @@ def write_report(
         environment=environment_rows(environment),
     )
     target = folder / "index.html"
-    target.write_text(page, encoding="utf-8")
+    with replacing(target, "report") as temporary:
+        temporary.write_text(page, encoding="utf-8")
     return target
 
 

@@ -80,7 +80,7 @@ def claim_groups(verdicts: "Sequence[VerdictLike]", runs: "Mapping[str, Sequence
 def _of_group(name: str, runs: "Mapping[str, Sequence[Path]]") -> str:
     first = "toy-stages" if name == "the toy" else name
     names = [n for n in runs if runs[n] and (n == first or n.startswith(f"{first}-"))]
-    return describe_run(runs[names[0]][0]) if names else ""
+    return describe_run(runs[names[0]][0], of_family=name not in runs) if names else ""
 
 
 def counts(verdicts: "Sequence[VerdictLike]") -> str:

@@ -102,9 +102,10 @@ def network(
     num_measured=12,
     epochs=10,
     data=None,
+    num_heads=2,
     seed=0,
 ):
-    """A trained network: stable ranks (layers, measurements) after the start; two heads that differ by ±0.1."""
+    """A trained network: stable ranks (layers, measurements) after the start; heads that differ by ±0.1."""
     if kq is None and vo is None:
         kq, vo = ((1.5, 2, 2.5), (1.5, 2.5, 3)), ((2, 3, 4), (3, 4, 5))
     kq, vo = kq or vo, vo or kq  # the other circuit alike
@@ -115,15 +116,15 @@ def network(
             at = np.linspace(0, ranks.shape[1] - 1, num_measured)
             ranks = np.stack([np.interp(at, np.arange(ranks.shape[1]), row) for row in ranks])
         layers = np.arange(len(ranks))
-        heads = np.array([-0.1, 0.1])
-        blocks.append(rows(0, "stable_rank", np.zeros((len(ranks), 2)), circuit=circuit, layers=layers, heads=True))
+        heads = np.linspace(-0.1, 0.1, num_heads)
+        blocks.append(
+            rows(0, "stable_rank", np.zeros((len(ranks), num_heads)), circuit=circuit, layers=layers, heads=True)
+        )
         for k, values in enumerate(ranks.T, 1):
             block = values[:, None] + heads
             blocks.append(rows(10 * k, "stable_rank", block, circuit=circuit, layers=layers, heads=True))
         start = np.ones((len(ranks), init)) if np.isscalar(init) else np.array(init, dtype=float)
-        start = np.stack(
-            [start, start], axis=1
-        )  # (layers, heads, index); a flat spectrum has its length as stable rank
+        start = np.stack([start] * num_heads, axis=1)  # a flat spectrum has its length as stable rank
         blocks.append(rows(0, "initial_spectrum", start, circuit=circuit, layers=layers, heads=True))
     blocks.append(rows(10 * ranks.shape[1], "test_accuracy", [accuracy]))
     model = {"kind": "vit", "width": width, "head_dim": head_dim, "init_scale": init_scale}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.experiments.claims import planted
 
+from rankrise.experiments._run_data import RunData
 from rankrise.experiments.claims import claims, evaluate_claims
 from rankrise.experiments.claims._evaluate import PREDICATES, _evaluate
-from rankrise.experiments.claims._runs import RunData
 
 TIMES = np.linspace(0, 1, 401)
 DROPS = (0.2, 0.5, 0.8)

@@ -8,7 +8,7 @@ import pytest
 from tests.experiments.claims import planted
 from tests.experiments.claims.test_both_directions import STEEP, verdict_of
 
-from rankrise.experiments import NamedSpec, experiments, run_experiment
+from rankrise.experiments import NamedSpec, experiments, run_experiment, to_json, vary
 from rankrise.experiments.claims import claims, describe_claims, evaluate_claims
 from rankrise.experiments.claims._evaluate import PREDICATES
 from rankrise.experiments.claims._networks import random_stable_rank
@@ -56,7 +56,7 @@ def test_interval_over_seeds(tmp_path):
     half = 4.302653 * 0.1 / 3**0.5
     assert (found.low, found.high) == (pytest.approx(0.4 - half), pytest.approx(0.4 + half))
     assert found.verdict == "holds"
-    assert found.n == "3 seeds × 2 heads × 1 layers"
+    assert found.n == "3 seeds × 2 heads × 1 layers, a spec of its own"
     assert "The interval contains the bound" in found.reason
     assert found.runs == tuple(f"vit-cifar10/seed-{seed}" for seed in range(3))
     assert "Layers 1-1: 3.00; at the start 10.0." in found.reason
@@ -77,7 +77,7 @@ def test_comparisons_match_seeds(tmp_path):
         "vit-cifar10": [planted.network(tmp_path, "vit-cifar10", kq=((1, 3),), seed=seed) for seed in (1, 2)],
     }
     found = verdict_of("more-classes-higher-kq@vit-cifar100", runs)
-    assert (found.value, found.n) == (pytest.approx(2.0), "1 seed × 2 heads × 1 layers")
+    assert (found.value, found.n) == (pytest.approx(2.0), "1 seed × 2 heads × 1 layers, a spec of its own")
     assert found.runs == ("vit-cifar100/seed-1", "vit-cifar10/seed-1")
     runs["vit-cifar10"] = runs["vit-cifar10"][1:]
     assert "No seed was run of all of vit-cifar100, vit-cifar10" in verdict_of(found.claim.id, runs).reason
@@ -172,3 +172,23 @@ def test_why_there_is_no_run_is_the_reason():
     assert found["rises-kq@vit-cifar100"].reason == "No data."
     assert found["more-classes-higher-kq@vit-cifar100"].reason == "No data."
     assert found["rises-kq@vit-digits"].reason.startswith("No run of vit-digits.")
+
+
+@pytest.mark.parametrize(("epochs", "words"), [(None, ""), (60, ", 60 of 500 epochs")])
+def test_a_run_of_no_registered_scale_says_so(epochs, words, tmp_path, monkeypatch):
+    spec = to_json(vary(experiments()["vit-cifar10-augmented"].paper, epochs=epochs))
+    seal = planted.seal
+    monkeypatch.setattr(planted, "seal", lambda root, name, seed, _, blocks: seal(root, name, seed, spec, blocks))
+    curves = [(2.0, 3.0)] * 6
+    name = "vit-cifar10-augmented"
+    folder = planted.network(tmp_path, name, kq=curves, num_heads=8)
+    found = {v.claim.id: v for v in evaluate_claims({name: [folder]})}[f"rises-kq@{name}"]
+    assert found.verdict == "holds"
+    assert found.n == f"1 seed × 8 heads × 6 layers{words}"
+    assert ("Run: 60 of 500 epochs." in found.reason) == bool(words)
+
+
+def test_a_run_of_another_recipe_says_so(tmp_path):
+    folder = planted.network(tmp_path, "vit-cifar10")
+    found = {v.claim.id: v for v in evaluate_claims({"vit-cifar10": [folder]})}["rises-kq@vit-cifar10"]
+    assert found.n.endswith(", a spec of its own")

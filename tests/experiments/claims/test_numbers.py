@@ -77,7 +77,7 @@ def robust(root, gaps, claim="returns"):
 def test_the_worst_perturbation_counts(tmp_path):
     found = robust(tmp_path, [(0.1, 0.0, 0.0, 0.0), (0.1, 0.012, 0.012, 0.012)])
     assert (found.verdict, found.value) == ("fails", pytest.approx(0.12))
-    assert found.n == "1 seed × 2 perturbations"
+    assert found.n == "1 seed × 2 perturbations, a spec of its own"
 
 
 def test_passing_through_is_no_return(tmp_path):
@@ -96,7 +96,7 @@ def test_a_return_that_does_not_last_is_one_and_fails_the_other(tmp_path):
 
 def test_a_push_that_moves_nothing_does_not_count(tmp_path):
     small, large = (0.004, 0.0, 0.0, 0.0), (0.1, 0.0, 0.0, 0.0)  # the noise is 0.05
-    assert robust(tmp_path / "a", [small, large]).n == "1 seed × 1 perturbations"
+    assert robust(tmp_path / "a", [small, large]).n == "1 seed × 1 perturbations, a spec of its own"
     found = robust(tmp_path / "b", [small])
     assert (found.verdict, "moved a product" in found.reason) == ("not tested", True)
 

@@ -67,10 +67,6 @@ class Verdict:
         return {**record, "runs": list(self.runs)}
 
 
-class NotMeasurable(Exception):
-    """The runs are there, but hold too little for this claim; says what."""
-
-
 @dataclass(frozen=True)
 class Finding:
     """One number of one seed, what it is made of, and the numbers behind it in words."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from rankrise.experiments._run_data import RunData
 from rankrise.experiments.claims._claim import Bound, Finding, Predicate, predicate
 from rankrise.experiments.claims._curves import listed, rank_correlation
 from rankrise.experiments.claims._networks import CIRCUITS, final_ranks, parts, rank_curves
-from rankrise.experiments.claims._runs import RunData
 
 _FACTORS = ("1", "0.3", "0.1", "0.03")
 FAMILIES = {base: tuple(f"{base}-scale-{factor}" for factor in _FACTORS) for base in ("vit-cifar10", "vit-digits")}

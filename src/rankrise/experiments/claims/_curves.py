@@ -1,12 +1,9 @@
 """Numbers of a curve that several claims share."""
 
-from typing import Any
-
 import numpy as np
 
-from rankrise.experiments.claims._claim import NotMeasurable
+from rankrise.experiments._run_data import Array, NotMeasurable
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
 _GRID = 2001
 
 
@@ -66,6 +63,16 @@ def active_at_half(times: Array, losses: Array, active_from: Array) -> float:
         raise NotMeasurable("The loss does not fall, or no coordinate becomes active.")
     half = times[np.argmax(losses <= 0.5 * (losses[0] + losses[-1]))]
     return float((active_from[ever] <= half).mean())
+
+
+def early_mean(steps: Array, values: Array, part: float = 0.05) -> Array:
+    """Mean of values (S, …) over the first 5% of the steps, or another part, at least over the first measurement.
+
+    >>> early_mean(np.array([1.0, 5.0, 100.0]), np.array([1.0, 3.0, 9.0])).tolist()
+    2.0
+    """
+    is_early = (steps <= part * steps[-1]) | (np.arange(len(steps)) == 0)
+    return np.asarray(values[is_early].mean(0))
 
 
 def rank_correlation(x: Array, y: Array) -> float:

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from rankrise.experiments._registry import find_experiment
+from rankrise.experiments._run_data import NotMeasurable, RunData
 from rankrise.experiments._spec import TrainingSpec
 from rankrise.experiments.claims import _comparisons, _networks, _toy, _variants
-from rankrise.experiments.claims._claim import Claim, Finding, NotMeasurable, Predicate, Verdict
-from rankrise.experiments.claims._runs import RunData
+from rankrise.experiments.claims._claim import Claim, Finding, Predicate, Verdict
+from rankrise.experiments.claims._recipes import departure
 
 PREDICATES: tuple[Predicate, ...] = (
     *_toy.PREDICATES,
@@ -44,20 +45,24 @@ def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, 
     Seeds are the independent repeats: heads of one network are not, so a number is taken over heads and layers within a
     run, and its 95% interval (Student's t) over runs. The verdict is that of the mean. Experiments that a claim
     compares are compared seed by seed. A run on data that only stands in for the experiment's own, as at scale `smoke`,
-    and one with fewer than ten measurements, test nothing.
+    and one with fewer than ten measurements, test nothing. A run of no registered scale counts, and its verdict says
+    what it is: "60 of 500 epochs".
 
     Args:
         runs: Folders of finished runs by experiment, one for each seed.
         absent: Why experiments have no run, by name, a sentence each: the reason of what is not tested.
 
     Raises:
-        ValueError: A folder is no run of an experiment, or is damaged.
+        ValueError: A folder is no run of an experiment.
 
     >>> verdict = evaluate_claims({})[0]
     >>> verdict.verdict, verdict.reason
     ('not tested', 'No run of toy-stages. `rankrise run toy-stages` makes one.')
     """
     data = {name: [RunData(Path(folder)) for folder in folders] for name, folders in runs.items()}
+    for run in (run for members in data.values() for run in members):
+        if not run.spec:
+            raise ValueError(f"{run.folder} must be the run of an experiment; its spec.json holds none.")
     return [_evaluate(predicate, data, absent or {}) for predicate in PREDICATES]
 
 
@@ -88,8 +93,11 @@ def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absen
         findings = [predicate.measure(*group) for group in used]
     except NotMeasurable as error:
         return _untested(predicate, str(error))
+    except (OSError, ValueError):  # says a path of this machine
+        return _untested(predicate, f"A run of {', '.join(present)} cannot be read: move it away, and run it again.")
     sources = tuple(dict.fromkeys(run.source for group in used for run in group))
-    return _judge(predicate, findings, sources)
+    apart = dict.fromkeys(departure(name, run.spec) for name, run in zip(present, used[0], strict=True))
+    return _judge(predicate, findings, sources, "; ".join(words for words in apart if words))
 
 
 def _stand_in(name: str, run: RunData) -> str:
@@ -102,7 +110,8 @@ def _stand_in(name: str, run: RunData) -> str:
     return f"{run.source} was trained on {got}, which stands in for {wanted}: run it at a larger scale."
 
 
-def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str, ...]) -> Verdict:
+def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str, ...], apart: str) -> Verdict:
+    """The mean over seeds against the bound; `apart` says what sets the runs apart from the registry's."""
     values = np.array([finding.value for finding in findings])
     mean = float(values.mean())
     low, high = _interval(values)
@@ -123,8 +132,8 @@ def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str
         value=mean,
         low=low,
         high=high,
-        n=f"{count}{parts}",
-        reason=" ".join(part for part in (f"{first}{findings[0].detail}", about) if part),
+        n=f"{count}{parts}{f', {apart}' if apart else ''}",
+        reason=" ".join(p for p in (f"{first}{findings[0].detail}", about, f"Run: {apart}." if apart else "") if p),
         runs=sources,
     )
 
@@ -159,7 +168,8 @@ def describe_claims() -> str:
         "(`toy-stages`) and the flow nearest to it (`toy-flow-1e-32`) 0 to 11; networks have seed 0, or 0, 1 and 2.",
         "One exception: the toy at the paper's size has seed 1 alone, which was picked because its stages begin early.",
         "A table with missing steps or with numbers that are not finite tests nothing, and runs of several tasks or",
-        "recipes are not compared: such claims are *not tested*.",
+        "recipes are not compared: such claims are *not tested*. A run whose spec is that of no registered scale is",
+        "judged, and its verdict says what it is: *60 of 500 epochs*.",
     ]
     for group, title in _TITLES.items():
         lines += ["", f"## {title}", "", "| claim | of | circuit; layers | number | must be |", "|---|---|---|---|---|"]

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
-from rankrise.experiments.claims._claim import Finding, NotMeasurable, Predicate, predicate
-from rankrise.experiments.claims._curves import listed, rank_correlation
-from rankrise.experiments.claims._runs import Array, RunData
+from rankrise.experiments._run_data import Array, NotMeasurable, RunData
+from rankrise.experiments.claims._claim import Finding, Predicate, predicate
+from rankrise.experiments.claims._curves import early_mean, listed, rank_correlation
 from rankrise.linalg import gaussian_spectra, stable_rank
 
 CIRCUITS = {"kq": "key-query change", "vo": "value-output change"}
@@ -20,8 +20,8 @@ NETWORKS = {  # with where the paper shows them
     "vit-tiny-imagenet": "as [v2] Fig. 4, on 20 classes",
     "vit-digits": "as [v2] Fig. 4, on digits",
 }
+_OTHER_PARTS = (0.02, 0.1)  # of the steps, to show what depends on the choice
 _FEWEST = 10  # measurements, below which a run is a trial of the machinery
-_EARLY = 0.05  # of the steps
 
 
 def rank_curves(run: RunData, circuit: str) -> tuple[Array, Array]:
@@ -52,6 +52,8 @@ def against_init(run: RunData, circuit: str) -> Finding:
     sigma = run.initial_spectrum(circuit)
     start = ((sigma**2).sum(-1) / sigma.max(-1) ** 2).mean(-1)
     final = final_ranks(run, circuit)
+    if len(start) != len(final):
+        raise NotMeasurable(f"{run.source} has {len(start)} layers at the start and {len(final)} later: run it again.")
     detail = f"Layers 1-{len(final)}: {listed(final)}; at the start {listed(start, '.1f')}."
     return Finding(float((final / start).max()), detail, parts(run, circuit))
 
@@ -83,10 +85,12 @@ def rise(run: RunData, circuit: str) -> Finding:
     """Final stable rank over that early in training, in the layer where it rises least."""
     steps, ranks = rank_curves(run, circuit)
     means = ranks.mean(-1)
-    early = means[(steps <= _EARLY * steps[-1]) | (np.arange(len(steps)) == 0)].mean(0)
+    early = early_mean(steps, means)
     ratio = means[-1] / early
     pairs = ", ".join(f"{a:.2f} → {b:.2f}" for a, b in zip(early.tolist(), means[-1].tolist(), strict=True))
-    return Finding(float(ratio.min()), f"Layers 1-{len(ratio)}: {pairs}.", parts(run, circuit))
+    others = listed(np.array([(means[-1] / early_mean(steps, means, part)).min() for part in _OTHER_PARTS]))
+    detail = f"Layers 1-{len(ratio)}: {pairs}. Over the first 2% and 10% of steps in place of 5%: {others}."
+    return Finding(float(ratio.min()), detail, parts(run, circuit))
 
 
 def steadiness(run: RunData, circuit: str) -> Finding:
@@ -99,6 +103,8 @@ def steadiness(run: RunData, circuit: str) -> Finding:
 def vo_over_kq(run: RunData) -> Finding:
     """Stable rank of the value-output change over that of the key-query change, in the worst layer."""
     kq, vo = (final_ranks(run, circuit) for circuit in ("kq", "vo"))
+    if len(kq) != len(vo):
+        raise NotMeasurable(f"{run.source} has {len(kq)} layers of kq and {len(vo)} of vo: run it again.")
     return Finding(float((vo / kq).min()), f"Layers 1-{len(kq)}: kq {listed(kq)}; vo {listed(vo)}.", parts(run))
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rankrise.experiments.claims._claim import Finding, NotMeasurable
+from rankrise.experiments._run_data import Array, NotMeasurable, RunData
+from rankrise.experiments.claims._claim import Finding
 from rankrise.experiments.claims._curves import active_at_half, listed, num_stages, time_of_drop
-from rankrise.experiments.claims._runs import Array, RunData
 
 _AWAY = 0.05  # of the fall of the loss
 _GRID = 4001  # times at which losses are compared
@@ -22,7 +22,7 @@ _PUSH = 0.1  # of the noise: a perturbation that moves no product by more is non
 
 def joins_per_stage(run: RunData) -> Finding:
     """The most coordinates that enter the support in one stage."""
-    support = run.products() != 0
+    support = run.along("product") != 0
     new = (support[1:] & ~support[:-1]).sum(1)
     if not len(new):
         raise NotMeasurable(f"{run.source} has no stage.")
@@ -31,7 +31,7 @@ def joins_per_stage(run: RunData) -> Finding:
 
 def leaves_in_limit(run: RunData) -> Finding:
     """How many times a coordinate leaves the support in the limit; and how near one comes to that."""
-    products = run.products()
+    products = run.along("product")
     support = products != 0
     left = (support[:-1] & ~support[1:]).sum()
     least = np.abs(products[support]).min(initial=math.inf)
@@ -40,7 +40,7 @@ def leaves_in_limit(run: RunData) -> Finding:
 
 def leaves_in_flow(run: RunData) -> Finding:
     """How many coordinates fall below the threshold after they passed it."""
-    above = np.abs(run.products()) > float(run.spec["threshold"])
+    above = np.abs(run.along("product")) > float(run.spec["threshold"])
     left = (above[:-1] & ~above[1:]).any(0)
     return Finding(float(left.sum()), f"{int(above.any(0).sum())} coordinates passed {run.spec['threshold']:g}.")
 
@@ -142,20 +142,11 @@ def emerged_at_half_loss(run: RunData) -> Finding:
 
 def gaps_after(run: RunData) -> list[tuple[Array, Array]]:
     """Times since each perturbation, and max_i |q̃_i − q_i| / max_i |q_i| at them, of those that moved a product."""
-    paths = {
-        quantity: [run.path(quantity, circuit, ragged=True)[1][:, 0] for circuit in ("kq", "vo")]
-        for quantity in ("product", "product_perturbed")
-    }
-    plain, moved = (np.concatenate(halves, axis=-1) for halves in paths.values())  # (S, perturbations, 2d)
-    times = run.scalar("time")
-    if not len(times) == len(plain) == len(moved) or not np.array_equal(np.isnan(plain), np.isnan(moved)):
-        raise NotMeasurable(f"{run.source} has not recorded both products at every time: run it again.")
     found = []
-    for n in range(plain.shape[1]):
-        steps = np.flatnonzero(np.isfinite(plain[:, n]).all(-1))
-        gaps = np.abs(moved[steps, n] - plain[steps, n]).max(1)
+    for times, plain, moved in run.pushes():
+        gaps = np.abs(moved - plain).max(1)
         if gaps[0] >= _PUSH * float(run.spec["noise"]):
-            found.append((times[steps], gaps / np.abs(plain[steps[-1], n]).max()))
+            found.append((times, gaps / np.abs(plain[-1]).max()))
     if not found:
         raise NotMeasurable(f"No perturbation of {run.source} moved a product by a tenth of the noise.")
     return found

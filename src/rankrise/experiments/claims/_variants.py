@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from rankrise.experiments.claims._claim import Finding, NotMeasurable, Predicate, predicate
+from rankrise.experiments._run_data import NotMeasurable, RunData
+from rankrise.experiments.claims._claim import Finding, Predicate, predicate
 from rankrise.experiments.claims._networks import CIRCUITS, gradual, low_rank, vo_above_kq
-from rankrise.experiments.claims._runs import RunData
 from rankrise.experiments.claims._toy import AT_HALF, ONE_TASK, SEED_4, task
 from rankrise.experiments.claims._toy_numbers import active_at_half_loss, stages_of_coordinates
 

@@ -51,18 +51,42 @@
   const heat = (cells, top) => ({
     type: "heatmap", x: cells.cols, y: cells.rows, z: cells.values, zmin: 1, zmax: top, xgap: 2, ygap: 2,
     colorscale: ramps[isDark() ? "dark" : "light"].map((colour, i, all) => [i / (all.length - 1), colour]),
-    showscale: false, texttemplate: "%{z:.1f}", hovertemplate: "%{y}, head %{x}: %{z:.3f}<extra></extra>",
+    showscale: false, hovertemplate: "%{y}, head %{x}: %{z:.3f}<extra></extra>",
   });
+
+  // The numbers of a heat map, each black or white, whichever is read better on its cell (contrast of WCAG); none
+  // where the cells are too small to read them: hovering says them.
+  const LEAST = 24; // pixels
+  const rgb = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
+  const luminance = (parts) => {
+    const [red, green, blue] = parts.map((p) => (p / 255 <= 0.04045 ? p / 255 / 12.92 : ((p / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const inkOn = (parts) =>
+    ((luminance(parts) + 0.05) ** 2 > 0.05 * 1.05 ? "#000000" : "#ffffff");
+  const cellColour = (value, top) => {
+    const ramp = ramps[isDark() ? "dark" : "light"].map(rgb);
+    const place = Math.min(Math.max((value - 1) / Math.max(top - 1, 1e-9), 0), 1) * (ramp.length - 1);
+    const i = Math.min(Math.floor(place), ramp.length - 2);
+    return ramp[i].map((a, k) => a + (ramp[i + 1][k] - a) * (place - i));
+  };
+  const cellNumbers = (cells, top, element) => {
+    const width = (element.clientWidth - 70) / cells.cols.length;
+    const height = (element.clientHeight - 50) / cells.rows.length;
+    if (width < LEAST || height < 0.6 * LEAST) return [];
+    return cells.rows.flatMap((row, i) => cells.cols.map((col, j) => ({ // by place: "1" would be read as the second
+      x: j, y: i, text: cells.values[i][j]?.toFixed(1) ?? "", showarrow: false,
+      font: { size: 11, color: inkOn(cellColour(cells.values[i][j], top)) },
+    })));
+  };
+  const topOf = (figure) => Math.max(...figure.panels.flatMap((p) => (p.cells ? p.cells.values.flat() : [])));
 
   // Curves that are shown at a position of the slider; null shows all.
   const isShown = (figure, trace, position) =>
     position === null || !trace.level || trace.group === figure.levels[position];
 
   const tracesOf = (figure, panel, position) => {
-    if (panel.cells) {
-      const tops = figure.panels.flatMap((p) => (p.cells ? p.cells.values.flat() : []));
-      return [heat(panel.cells, Math.max(...tops))];
-    }
+    if (panel.cells) return [heat(panel.cells, topOf(figure))];
     const shown = panel.traces.filter((trace) => isShown(figure, trace, position));
     const bands = shown.filter((trace) => trace.low && trace.style !== "points").map((trace) => band(trace, shown.length));
     return [...bands, ...shown.map(curve)];
@@ -128,6 +152,7 @@
   const draw = ({ element, panel, figure, state }) => {
     const options = { responsive: true, displaylogo: false, displayModeBar: false };
     const layout = layoutOf(panel);
+    if (panel.cells) layout.annotations = cellNumbers(panel.cells, topOf(figure), element);
     if (panel.traces.some((trace) => trace.atEnd)) {
       const height = Math.max(60, element.clientHeight - 60);
       layout.annotations = endLabels(figure, panel, state.position, layout.yaxis.range, height);
@@ -256,6 +281,7 @@
   paint();
   const repaint = () => { paint(); drawn.filter((plot) => plot.isDrawn).forEach(draw); };
   dark.addEventListener("change", repaint);
+  window.addEventListener("resize", () => drawn.filter((plot) => plot.isDrawn && plot.panel.cells).forEach(draw));
   window.addEventListener("beforeprint", () => {
     isPrinting = true;
     document.querySelectorAll("details").forEach((element) => { element.open = true; });

@@ -1,0 +1,199 @@
+"""Runs as claims and figures read them: the table as arrays that are whole, and the spec."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from rankrise.store import load_run, load_spec
+from rankrise.tracking import initial_spectra
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Gaps = Literal["none", "tail", "heads"]
+_MAY_BE_INFINITE = {"gap"}  # where the winner of a stage has no rival
+
+
+class NotMeasurable(ValueError):
+    """The runs are there, but hold too little; says what."""
+
+
+class Recorded(NamedTuple):
+    """One quantity of one circuit: steps (S,), values (S, layers, heads, index), NaN where nothing was recorded."""
+
+    steps: Array
+    values: Array
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run; what is read of its table is checked, and `NotMeasurable` says what is not as it must be."""
+
+    folder: Path
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """What the runner put into `spec.json`: the experiment's name and its spec; empty for a run of no experiment.
+
+        Raises:
+            FileNotFoundError: There is no run.
+            ValueError: Its spec is damaged.
+        """
+        config = load_spec(self.folder).get("config")
+        return config if isinstance(config, Mapping) else {}
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """Of the run, as JSON values; empty for a run of no experiment."""
+        spec = self.config.get("spec")
+        return spec if isinstance(spec, Mapping) else {}
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """A part of the spec, such as `model` or `task`."""
+        found = self.spec.get(name)
+        if not isinstance(found, Mapping):
+            raise NotMeasurable(f"{self.source} has no `{name}` in its spec.")
+        return found
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        return int(self.spec.get("seed", 0))
+
+    @property
+    def source(self) -> str:
+        """How a verdict or a figure names it."""
+        return f"{self.config.get('experiment', self.folder.parent.name)}/{self.folder.name}"
+
+    @cached_property
+    def table(self) -> "pa.Table":
+        """The long table."""
+        return load_run(self.folder)
+
+    def scalar(self, quantity: str) -> Array:
+        """A number that belongs to no layer, step by step."""
+        return self.scalar_path(quantity)[1]
+
+    def scalar_path(self, quantity: str) -> tuple[Array, Array]:
+        """Steps and values of a number that belongs to no layer, in the order of steps."""
+        part = self._rows(quantity, "")
+        if not part.num_rows:
+            raise NotMeasurable(f"{self.source} has no `{quantity}`.")
+        steps, values = (part[name].to_numpy() for name in ("step", "value"))
+        order = np.argsort(steps, kind="stable")
+        steps = steps[order].astype(np.float64)
+        if np.any(np.diff(steps) == 0):
+            raise NotMeasurable(f"{self.source} has `{quantity}` twice at a step: run it again.")
+        return steps, values[order]
+
+    def curve(self) -> tuple[Array, Array]:
+        """Times and losses of a theory run, point by point."""
+        (at, times), (steps, losses) = self.scalar_path("time"), self.scalar_path("loss")
+        if not np.array_equal(at, steps):
+            raise NotMeasurable(f"{self.source} has `time` and `loss` at different steps: run it again.")
+        if np.any(np.diff(times) < 0):
+            raise NotMeasurable(f"{self.source} has times out of order: run it again.")
+        return times, losses
+
+    def path(self, quantity: str, circuit: str, *, gaps: Gaps = "none") -> Recorded:
+        """Steps and values of a circuit.
+
+        Args:
+            quantity: Which.
+            circuit: "kq" or "vo".
+            gaps: What may be missing, and is then NaN: nothing; of "tail" the last values of all heads of a step alike,
+                as spectra are kept; of "heads" a step of a head as a whole, as each perturbation has its own steps.
+        """
+        part = self._rows(quantity, circuit)
+        if not part.num_rows:
+            raise NotMeasurable(f"{self.source} has no `{quantity}` of {circuit}: run it again with that measured.")
+        return Recorded(*self._dense(part, f"`{quantity}` of {circuit}", gaps))
+
+    def along(self, quantity: str) -> Array:
+        """A vector of both circuits at every time of a theory run, (S, 2k)."""
+        steps, found = self.scalar_path("time")[0], [self.path(quantity, circuit) for circuit in ("kq", "vo")]
+        if not all(np.array_equal(at, steps) for at, _ in found):
+            raise NotMeasurable(f"{self.source} has not recorded `{quantity}` at every time: run it again.")
+        return np.concatenate([values[:, 0, 0] for _, values in found], axis=1)
+
+    def pushes(self) -> list[tuple[Array, Array, Array]]:
+        """Of each perturbation of a theory run the times (T,), and the products without and with noise, (T, 2d)."""
+        plain, moved = (
+            np.concatenate([self.path(name, circuit, gaps="heads").values[:, 0] for circuit in ("kq", "vo")], axis=-1)
+            for name in ("product", "product_perturbed")
+        )  # (S, perturbations, 2d)
+        times = self.scalar("time")
+        if not len(times) == len(plain) == len(moved) or not np.array_equal(np.isnan(plain), np.isnan(moved)):
+            raise NotMeasurable(f"{self.source} has not recorded both products at every time: run it again.")
+        there = np.isfinite(plain).all(-1)
+        return [(times[rows], plain[rows, n], moved[rows, n]) for n, rows in enumerate(there.T)]
+
+    def activation_times(self) -> Array:
+        """Of the coordinates of q, (2d,); inf for those that never became active."""
+        d = int(self.part("task")["dim"])
+        times = np.full(2 * d, np.inf)
+        for offset, circuit in ((0, "kq"), (d, "vo")):
+            part = self._rows("activation_time", circuit)
+            times[offset + part["index"].to_numpy()] = part["value"].to_numpy()
+        return times
+
+    def initial_spectrum(self, circuit: str) -> Array:
+        """Singular values before training, (layers, heads, index): from the table, else from the initial weights."""
+        import pyarrow.compute as pc
+
+        part = self._rows("initial_spectrum", circuit)
+        if not part.num_rows:
+            try:
+                table = initial_spectra(self.folder)
+            except (OSError, ValueError) as error:
+                raise NotMeasurable(f"{self.source} has no initial spectrum: {error}") from None
+            part = table.filter(pc.equal(table["circuit"], circuit))
+        if not part.num_rows:
+            raise NotMeasurable(f"{self.source} has no {circuit} in its initial weights: both circuits are needed.")
+        values: Array = self._dense(part, f"the initial spectrum of {circuit}", "none")[1][0]
+        if not np.isfinite(values).all():
+            raise NotMeasurable(f"{self.source} has an initial spectrum of {circuit} with gaps: run it again.")
+        return values
+
+    def _rows(self, quantity: str, circuit: str) -> "pa.Table":
+        import pyarrow.compute as pc
+
+        same = pc.and_(pc.equal(self.table["quantity"], quantity), pc.equal(self.table["circuit"], circuit))
+        part = self.table.filter(same)
+        values = part["value"].to_numpy()
+        if np.isnan(values).any() or (quantity not in _MAY_BE_INFINITE and np.isinf(values).any()):
+            of = f"`{quantity}` of {circuit}" if circuit else f"`{quantity}`"
+            raise NotMeasurable(f"{self.source} has {of} that is not a finite number.")
+        return part
+
+    def _dense(self, part: "pa.Table", what: str, gaps: Gaps) -> tuple[Array, Array]:
+        """Steps and values (S, layers, heads, index) of rows of one quantity and circuit."""
+        columns = [part[name].to_numpy() for name in ("step", "layer", "head", "index")]
+        found = [np.unique(column, return_inverse=True) for column in columns]
+        values: Array = np.full([len(names) for names, _ in found], np.nan)
+        values[tuple(place for _, place in found)] = part["value"].to_numpy()
+        there = np.isfinite(values)
+        if there.sum() < part.num_rows:
+            raise NotMeasurable(f"{self.source} has {what} twice at a step: run it again.")
+        model = self.spec.get("model")
+        for (names, _), word in zip(found[1:3], ("layer", "head"), strict=True):
+            wanted = (model.get(f"num_{word}s") if isinstance(model, Mapping) else None) or names.max() + 1
+            if not np.array_equal(names, np.arange(wanted)):
+                raise NotMeasurable(f"{self.source} has {what} of {len(names)} of {wanted} {word}s: run it again.")
+        if not _is_whole(there, gaps):
+            raise NotMeasurable(f"{self.source} has not recorded {what} at every step: run it again.")
+        return found[0][0].astype(np.float64), values
+
+
+def _is_whole(there: "np.ndarray[Any, np.dtype[np.bool_]]", gaps: Gaps) -> bool:
+    """Whether nothing is missing but what may be; axes are step, layer, head, index."""
+    if gaps == "none":
+        return bool(there.all())
+    if gaps == "heads":
+        return bool((there == there[:, :1, :, :1]).all())
+    return bool((there == there[:, :1, :1]).all() and (there[..., 1:] <= there[..., :-1]).all())
