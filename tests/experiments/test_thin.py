@@ -92,6 +92,12 @@ def test_a_whole_run_is_not_written_over(whole, thin):
     assert thin_run(whole, thin) == thin  # again is fine
 
 
+def test_a_thin_copy_of_a_thin_copy_is_the_same(thin, tmp_path):
+    again = thin_run(thin, tmp_path / "again")
+    assert load_run(again).equals(load_run(thin))
+    assert (again / "MANIFEST.json").read_bytes() == (thin / "MANIFEST.json").read_bytes()
+
+
 def test_theory_runs_are_kept(tmp_path):
     whole = run_experiment("toy-stages", scale="smoke", out=tmp_path / "runs").folder
     thin = thin_run(whole, tmp_path / "thin")

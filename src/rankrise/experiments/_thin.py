@@ -12,6 +12,7 @@ from rankrise.experiments._folders import read_spec
 from rankrise.experiments._spec import TrainingSpec
 from rankrise.models import build_model
 from rankrise.store import copy_thin, load_run, load_spec
+from rankrise.store._manifest import read_manifest
 from rankrise.tracking import initial_spectra
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def thin_run(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
     all rows, rounded alike.
 
     Args:
-        source: The run. Where its initial weights are missing they are built again from the seed, and must have the
-            checksum that its manifest has.
+        source: The run; the copy of a thin one is the same. Where its initial weights are missing they are built again
+            from the seed, and must have the checksum that its manifest has.
         target: Folder of the copy.
 
     Returns:
@@ -48,7 +49,7 @@ def thin_run(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
     origin = Path(source)
     table = load_run(origin)
     spec = read_spec(origin).spec
-    if isinstance(spec, TrainingSpec):
+    if isinstance(spec, TrainingSpec) and not read_manifest(origin).is_thin:
         table = pa.concat_tables([_with_initial(origin, spec), *_kept(table)])
     return copy_thin(origin, target, _rounded(table))
 

@@ -1,6 +1,6 @@
 """Which experiments `rankrise reproduce` runs at each scale, in which order, with how many seeds.
 
-What needs no download comes first; at `paper` what the paper shows does. At `smoke` the digits are trained with the
+What needs no download comes first; at `paper` the paper's networks do. At `smoke` the digits are trained with the
 network of scale `small` for 15 epochs, some ten seconds each: two layers on 64 images would show nothing.
 """
 
@@ -76,17 +76,17 @@ PARTS: dict[Scale, tuple[Part, ...]] = {
         Part("vit-cifar10-ceng501", "small"),
     ),
     "paper": (
-        *_toy("paper"),
         Part("vit-cifar10", "paper"),
         *(Part(f"vit-cifar10-scale-{factor}", "paper", seeds=_THREE) for factor in _FACTORS),
         Part("vit-cifar100", "paper"),
         Part("vit-tiny-imagenet", "paper"),
         Part("gpt2-wikitext2", "paper"),
-        *_with_scales(Part("vit-digits", "paper")),
-        *_with_changes(Part("vit-digits", "paper")),
-        Part("vit-cifar10-augmented", "paper"),
+        *_toy("paper", _THREE),
         *_with_changes(Part("vit-cifar10", "paper")),
         Part("vit-cifar10-ceng501", "paper"),
+        Part("vit-cifar10-augmented", "paper"),
+        *_with_scales(Part("vit-digits", "paper")),
+        *_with_changes(Part("vit-digits", "paper")),
         Part("gpt2-wikitext103", "paper"),
         Part("vit-imagenet", "paper", by_hand=_IMAGENET),
     ),
