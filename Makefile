@@ -59,7 +59,8 @@ FIGURES := $(BIN)/rankrise figure --runs results/runs --out docs/figures --forma
 figures: $(VENV)/.made-demo-report ## docs/figures and the verdicts of docs/reproduce.md again, from results/runs
 	$(FIGURES) toy_scales toy_stages toy_robustness > /dev/null
 	$(FIGURES) components_by_scale stable_rank_by_scale --experiment vit-cifar10 > /dev/null
-	$(FIGURES) spectrum_over_training perturbation_vs_init stable_rank_over_training --experiment vit-cifar10-scale-1 > /dev/null
+	$(FIGURES) spectrum_over_training perturbation_vs_init stable_rank_over_training --experiment vit-cifar10 > /dev/null
+	$(FIGURES) stable_rank_over_training --experiment vit-cifar10-scale-1 > /dev/null
 	$(FIGURES) stable_rank_over_training --experiment gpt2-wikitext2 > /dev/null
 	$(BIN)/python benchmarks/write_verdicts.py
 

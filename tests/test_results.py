@@ -1,6 +1,8 @@
 """The committed results: whole, small, behind every picture; verdicts computed again by a few plain lines."""
 
 import json
+import operator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +41,9 @@ def test_every_run_is_whole_and_small(folder):
 
 def test_runs_of_the_paper_scale_are_those_of_the_registry(found):
     toys = [name for name in found if name.startswith("toy-")]
-    for name in ("vit-cifar10-scale-1", "vit-cifar10-scale-0.1", "gpt2-wikitext2", *toys):
+    for name in ("vit-cifar10", *FAMILY, "gpt2-wikitext2", *toys):
+        seeds = [0, 1, 2] if name in (*FAMILY, *toys) else [0]
+        assert sorted(read_spec(folder).spec.seed for folder in found[name]) == seeds
         for folder in found[name]:
             spec = read_spec(folder).spec
             assert type(spec) is type(experiments()[name].paper)
@@ -49,23 +53,32 @@ def test_runs_of_the_paper_scale_are_those_of_the_registry(found):
 # A few plain lines, without the code that they check: pyarrow and numpy alone.
 
 
+FAMILY = tuple(f"vit-cifar10-scale-{factor}" for factor in ("1", "0.3", "0.1", "0.03"))
+
+
+def by_seed(folders):
+    return sorted(folders, key=lambda folder: read_spec(folder).spec.seed)
+
+
+@cache
 def table(folder):
     return pq.read_table(folder / "metrics.parquet").to_pydict()
 
 
-def final_ranks(folder, circuit):
-    """Mean over heads at the last step, by layer."""
+def rank_curves(folder, circuit):
+    """Steps after the start, and means over heads, (steps, layers)."""
     t = table(folder)
-    rows = [
-        (step, layer, value)
-        for step, layer, c, quantity, value in zip(
-            t["step"], t["layer"], t["circuit"], t["quantity"], t["value"], strict=True
-        )
-        if quantity == "stable_rank" and c == circuit
-    ]
-    last = max(step for step, _, _ in rows)
-    layers = sorted({layer for _, layer, _ in rows})
-    return np.array([np.mean([v for s, n, v in rows if s == last and n == layer]) for layer in layers])
+    rows = zip(t["step"], t["layer"], t["circuit"], t["quantity"], t["value"], strict=True)
+    heads = {}
+    for step, layer, c, quantity, value in rows:
+        if quantity == "stable_rank" and c == circuit and step > 0:
+            heads.setdefault((step, layer), []).append(value)
+    steps, layers = (sorted({place[n] for place in heads}) for n in (0, 1))
+    return np.array(steps), np.array([[np.mean(heads[step, layer]) for layer in layers] for step in steps])
+
+
+def final_ranks(folder, circuit):
+    return rank_curves(folder, circuit)[1][-1]
 
 
 def initial_ranks(folder, circuit):
@@ -96,51 +109,69 @@ def products(folder):
     return np.array([[found[s, c, i] for c, i in places] for s in steps])
 
 
-def expected(found):
-    """Claims by id: the number, and whether it is as claimed."""
+def expected_of_networks(found):
+    """Claims by id: the number of each seed, and the bound."""
     wanted = {}
-    for name in ("vit-cifar10-scale-1", "vit-cifar10-augmented", "gpt2-wikitext2"):
+    for name in ("vit-cifar10", *FAMILY, "vit-cifar10-augmented", "gpt2-wikitext2"):
         for circuit in ("kq", "vo"):
-            values = [(final_ranks(f, circuit) / initial_ranks(f, circuit)).max() for f in found[name]]
-            wanted[f"lower-than-init-{circuit}@{name}"] = np.mean(values), np.mean(values) <= 0.5
-    for name in ("vit-cifar10-scale-1", "gpt2-wikitext2"):
-        values = [(final_ranks(f, "vo") / final_ranks(f, "kq")).min() for f in found[name]]
-        wanted[f"vo-above-kq@{name}"] = np.mean(values), np.mean(values) > 1
-    family = [n for n in ("vit-cifar10-scale-1", "vit-cifar10-scale-0.3", "vit-cifar10-scale-0.1") if n in found]
-    family += ["vit-cifar10-scale-0.03"] * ("vit-cifar10-scale-0.03" in found)
-    by_seed = [{read_spec(folder).spec.seed: folder for folder in found[name]} for name in family]
-    seeds = sorted(set.intersection(*(set(folders) for folders in by_seed)))
-    for circuit in ("kq", "vo"):
-        ranks = np.array([[final_ranks(folders[seed], circuit) for folders in by_seed] for seed in seeds])
-        ratio = (ranks[:, 0] / ranks[:, -1]).min(-1).mean()
-        share = (ranks[:, 1:] < ranks[:, :-1]).mean()
-        wanted[f"smallest-scale-is-lower-{circuit}@vit-cifar10-scale"] = ratio, ratio > 1
-        if len(family) >= 3:
-            wanted[f"each-smaller-scale-is-lower-{circuit}@vit-cifar10-scale"] = share, share >= 0.9
-    if family[-1] == "vit-cifar10-scale-0.03":
-        ends = [
-            [scalar(by_seed[n][s], "test_accuracy")[-1] for s in set(by_seed[0]) & set(by_seed[-1])] for n in (0, -1)
-        ]
-        lost = np.mean(ends[0]) - np.mean(ends[1])
-        wanted["small-scale-hurts@vit-cifar10-scale"] = lost, lost >= 0.01
-    active = products(found["toy-stages"][0]) != 0
-    joins = (active[1:] & ~active[:-1]).sum(1).max()
-    leaves = (active[:-1] & ~active[1:]).sum()
-    wanted["one-joins-per-stage@toy-stages"] = joins, joins <= 1
-    wanted["nothing-leaves@toy-stages"] = leaves, leaves <= 0
-    gap = min(scalar(found["toy-stages"][0], "gap"))
-    wanted["unique-winner@toy-stages"] = gap, gap > 0
-    losses = scalar(found["toy-ceng501"][0], "loss")
-    learned = 1 - losses[-1] / losses[0]
-    wanted["learns@toy-ceng501"] = learned, learned >= 0.1
+            curves = [rank_curves(folder, circuit) for folder in found[name]]
+            ends = [ranks[-1] for _, ranks in curves]
+            starts = [initial_ranks(folder, circuit) for folder in found[name]]
+            low = [(end / start).max() for end, start in zip(ends, starts, strict=True)]
+            early = [ranks[steps <= max(0.05 * steps[-1], steps[0])].mean(0) for steps, ranks in curves]
+            rise = [(end / start).min() for end, start in zip(ends, early, strict=True)]
+            steady = [min(stats.spearmanr(steps, layer).statistic for layer in ranks.T) for steps, ranks in curves]
+            wanted[f"lower-than-init-{circuit}@{name}"] = low, "≤ 0.5"
+            wanted[f"rises-{circuit}@{name}"] = rise, "> 1"
+            wanted[f"rises-steadily-{circuit}@{name}"] = steady, "≥ 0.5"
+    for name in ("vit-cifar10", "vit-cifar10-scale-1", "gpt2-wikitext2"):
+        kq, vo = ([final_ranks(folder, circuit) for folder in found[name]] for circuit in ("kq", "vo"))
+        wanted[f"vo-above-kq@{name}"] = [(b / a).min() for a, b in zip(kq, vo, strict=True)], "> 1"
+        for circuit, ends in (("kq", kq), ("vo", vo)):
+            order = [stats.spearmanr(np.arange(len(end)), end).statistic for end in ends]
+            wanted[f"deeper-is-higher-{circuit}@{name}"] = order, "≥ 0.5"
+    for circuit in ("kq", "vo"):  # (seeds, scales, layers), from the largest scale to the smallest
+        ranks = np.array([[final_ranks(folder, circuit) for folder in by_seed(found[name])] for name in FAMILY])
+        ranks = ranks.swapaxes(0, 1)
+        ratios, shares = (ranks[:, 0] / ranks[:, -1]).min(-1), (ranks[:, 1:] < ranks[:, :-1]).mean((1, 2))
+        wanted[f"smallest-scale-is-lower-{circuit}@vit-cifar10-scale"] = ratios, "> 1"
+        wanted[f"each-smaller-scale-is-lower-{circuit}@vit-cifar10-scale"] = shares, "≥ 0.9"
+    first, last = (
+        np.array([scalar(folder, "test_accuracy")[-1] for folder in by_seed(found[name])])
+        for name in (FAMILY[0], FAMILY[-1])
+    )
+    wanted["small-scale-hurts@vit-cifar10-scale"] = first - last, "≥ 0.01"
     return wanted
 
 
-def test_verdicts_are_those_of_a_few_plain_lines(found):
+def expected_of_the_toy(found):
+    active = [products(folder) != 0 for folder in found["toy-stages"]]
+    losses = [scalar(folder, "loss") for folder in found["toy-ceng501"]]
+    return {
+        "one-joins-per-stage@toy-stages": ([(a[1:] & ~a[:-1]).sum(1).max() for a in active], "≤ 1"),
+        "nothing-leaves@toy-stages": ([(a[:-1] & ~a[1:]).sum() for a in active], "≤ 0"),
+        "unique-winner@toy-stages": ([min(scalar(folder, "gap")) for folder in found["toy-stages"]], "> 0"),
+        "learns@toy-ceng501": ([1 - loss[-1] / loss[0] for loss in losses], "≥ 0.1"),
+    }
+
+
+IS_MET = {"≤": operator.le, "<": operator.lt, "≥": operator.ge, ">": operator.gt}
+
+
+@pytest.mark.parametrize("expected", [expected_of_networks, expected_of_the_toy])
+def test_verdicts_are_those_of_a_few_plain_lines(found, expected):
     verdicts = {verdict.claim.id: verdict for verdict in evaluate_claims(found)}
-    for name, (value, holds) in expected(found).items():
-        assert verdicts[name].value == pytest.approx(value, rel=1e-9, abs=1e-12), name
-        assert verdicts[name].verdict == ("holds" if holds else "fails"), name
+    for name, (values, bound) in expected(found).items():
+        verdict, (sign, limit) = verdicts[name], bound.split()
+        assert verdict.claim.threshold == bound, name
+        assert verdict.value == pytest.approx(np.mean(values), rel=1e-9, abs=1e-12), name
+        assert verdict.verdict == ("holds" if IS_MET[sign](np.mean(values), float(limit)) else "fails"), name
+        if len(values) == 1:
+            assert verdict.low is verdict.high is None
+        else:
+            half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+            ends = (np.mean(values) - half, np.mean(values) + half)
+            assert (verdict.low, verdict.high) == pytest.approx(ends, rel=1e-9, abs=1e-12), name
 
 
 def test_verdicts_on_the_page_are_those_of_the_tables():

@@ -1,5 +1,7 @@
 """Claims on a terminal: tested ones as a table, the others by reason."""
 
+from dataclasses import replace
+
 from rankrise.cli._verdicts import verdict_table
 from rankrise.experiments.claims import Claim, Verdict
 
@@ -25,6 +27,12 @@ def test_table_and_reasons():
         "",
         "5 claims: 1 hold, 1 fail, 3 not tested.",
     ]
+
+
+def test_an_interval_that_contains_the_bound_is_marked():
+    lines = verdict_table([replace(verdict("a", "holds", 0.4, 0.2, 0.6), is_open=True)]).splitlines()
+    assert lines[1] == "holds    a        0.4  0.2 to 0.6 ?  ≤ 0.5    3 seeds"
+    assert lines[3] == "? the interval contains the bound: more seeds could turn the verdict"
 
 
 def test_many_reasons_are_cut_short():

@@ -29,6 +29,8 @@ def verdict_table(verdicts: "Sequence[Verdict]") -> str:
     ]
     reasons = Counter(verdict.reason for verdict in verdicts if verdict.value is None)
     lines = [table(rows, left=("verdict", "claim", "must be", "n"))] if rows else []
+    if any(verdict.is_open for verdict in verdicts):
+        lines += ["", "? the interval contains the bound: more seeds could turn the verdict"]
     if reasons:
         lines += ["", "not tested:"] if rows else ["not tested:"]
         lines += [f"{number:>4}  {reason}" for reason, number in reasons.most_common(_MOST_REASONS)]
@@ -47,4 +49,4 @@ def count(verdicts: "Sequence[Verdict]") -> str:
 def _interval(verdict: "Verdict") -> str:
     if verdict.low is None or verdict.high is None:
         return "-"
-    return f"{verdict.low:.3g} to {verdict.high:.3g}"
+    return f"{verdict.low:.3g} to {verdict.high:.3g}{' ?' if verdict.is_open else ''}"

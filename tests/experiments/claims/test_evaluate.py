@@ -57,6 +57,7 @@ def test_interval_over_seeds(tmp_path):
     assert (found.low, found.high) == (pytest.approx(0.4 - half), pytest.approx(0.4 + half))
     assert found.verdict == "holds"
     assert found.n == "3 seeds × 2 heads × 1 layers, a spec of its own"
+    assert found.is_open
     assert "The interval contains the bound" in found.reason
     assert found.runs == tuple(f"vit-cifar10/seed-{seed}" for seed in range(3))
     assert "Layers 1-1: 3.00; at the start 10.0." in found.reason

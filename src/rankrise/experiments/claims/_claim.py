@@ -47,6 +47,7 @@ class Verdict:
         n: What it is made of, such as "3 seeds × 8 heads × 6 layers".
         reason: The numbers behind it in words, layer by layer where there are layers; or why it was not tested.
         runs: The runs it was read from, name and hash.
+        is_open: Whether the interval contains the bound, so that more seeds could turn the verdict.
     """
 
     claim: Claim
@@ -57,6 +58,7 @@ class Verdict:
     n: str
     reason: str
     runs: tuple[str, ...]
+    is_open: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; a number that is not finite is null."""

@@ -117,12 +117,10 @@ def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str
     low, high = _interval(values)
     if math.isnan(mean):
         return _untested(predicate, f"Its number is not defined: {findings[0].detail}")
-    about = ""
+    is_open = low is not None and high is not None and predicate.is_met(low) != predicate.is_met(high)
+    about = "The interval contains the bound: more seeds would decide." if is_open else ""
     if len(findings) == 1:
         about = "One seed: no interval."
-    elif low is not None:
-        straddles = predicate.is_met(low) != predicate.is_met(high or low)
-        about = "The interval contains the bound: more seeds would decide." if straddles else ""
     count = f"{len(findings)} seed" + ("s" if len(findings) > 1 else "")
     parts = f" × {findings[0].parts}" if findings[0].parts else ""
     first = "" if len(findings) == 1 else "First seed: "
@@ -135,6 +133,7 @@ def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str
         n=f"{count}{parts}{f', {apart}' if apart else ''}",
         reason=" ".join(p for p in (f"{first}{findings[0].detail}", about, f"Run: {apart}." if apart else "") if p),
         runs=sources,
+        is_open=is_open,
     )
 
 
@@ -160,16 +159,16 @@ def describe_claims() -> str:
         "",
         "What is tested, exactly. `rankrise.experiments.claims.evaluate_claims` reads these numbers from the tables of",
         "runs; a claim *holds* if the mean over seeds is as the last column says, and its 95% interval over seeds is",
-        "given beside it. Heads and layers of one network are not independent: they never count as repeats. Layers",
-        "count from 1. Where a number or a bound is known to be chosen after a look at runs, it says so; of the bounds",
-        "of networks no record was kept. The page is made by `describe_claims()`, and a test compares the two.",
+        "given beside it, with ? where it contains the bound: more seeds could turn the verdict. Heads and layers",
+        "of one network are not independent: they never count as repeats. Layers count from 1. Where a number or a",
+        "bound is known to be chosen after a look at runs, it says so; of the bounds of networks no record was kept.",
+        "The page is made by `describe_claims()`, and a test compares the two.",
         "",
         "How seeds were taken: from 0 on, none left out. At scale smoke the toy has seeds 0, 1 and 2, its limit",
-        "(`toy-stages`) and the flow nearest to it (`toy-flow-1e-32`) 0 to 11; networks have seed 0, or 0, 1 and 2.",
-        "One exception: the toy at the paper's size has seed 1 alone, which was picked because its stages begin early.",
-        "A table with missing steps or with numbers that are not finite tests nothing, and runs of several tasks or",
-        "recipes are not compared: such claims are *not tested*. A run whose spec is that of no registered scale is",
-        "judged, and its verdict says what it is: *60 of 500 epochs*.",
+        "(`toy-stages`) and the flow nearest to it (`toy-flow-1e-32`) 0 to 11; at the paper's size all have 0, 1",
+        "and 2; networks have seed 0, or 0, 1 and 2. A table with missing steps or with numbers that are not finite",
+        "tests nothing, and runs of several tasks or recipes are not compared: such claims are *not tested*. A run",
+        "that is not of scale `paper` is judged, and its verdict says what it is: *scale small*, *60 of 500 epochs*.",
     ]
     for group, title in _TITLES.items():
         lines += ["", f"## {title}", "", "| claim | of | circuit; layers | number | must be |", "|---|---|---|---|---|"]

@@ -1,4 +1,4 @@
-"""Whether a run is of a recipe in the registry, and in words what it is where it is not."""
+"""What recipe a run is of, in words, where it is not the paper's."""
 
 import functools
 from collections.abc import Mapping
@@ -12,29 +12,32 @@ _LENGTH = ("epochs", "warmup_epochs", "track_every", "num_spectra", "evaluate_ev
 
 
 @functools.cache
-def _registered(name: str) -> tuple[dict[str, Any], ...]:
-    """Specs of an experiment, from the largest scale."""
+def _registered(name: str) -> dict[str, dict[str, Any]]:
+    """Specs of an experiment by scale, from the largest."""
     known = experiments().get(name)
-    return tuple(to_json(known.spec(scale)) for scale in reversed(SCALES)) if known else ()
+    return {scale: to_json(known.spec(scale)) for scale in reversed(SCALES)} if known else {}
 
 
 def departure(name: str, spec: Mapping[str, Any]) -> str:
-    """What sets a run apart from every registered scale of its experiment, as "60 of 500 epochs"; empty for none.
+    """What sets a run apart from its experiment at scale `paper`, as "60 of 500 epochs"; empty for nothing.
 
     >>> from rankrise.experiments import experiments, to_json, vary
-    >>> paper = experiments()["vit-cifar10"].paper
-    >>> departure("vit-cifar10", to_json(vary(paper, seed=3)))
+    >>> known = experiments()["vit-cifar10"]
+    >>> departure("vit-cifar10", to_json(vary(known.paper, seed=3)))
     ''
-    >>> departure("vit-cifar10", to_json(vary(paper, epochs=60)))
+    >>> departure("vit-cifar10", to_json(vary(known.paper, epochs=60)))
     '60 of 500 epochs'
+    >>> departure("vit-cifar10", to_json(known.small))
+    'scale small'
     """
-    known = _registered(name)
-    if any({**other, "seed": 0} == {**spec, "seed": 0} for other in known):
-        return ""
-    same = next((other for other in known if "training" in spec and _rest(other) == _rest(spec)), None)
-    if same is None:
-        return "a spec of its own"
-    return f"{spec['training']['epochs']} of {same['training']['epochs']} epochs"
+    for scale, other in _registered(name).items():
+        words = "" if scale == "paper" else f"scale {scale}"
+        if {**other, "seed": 0} == {**spec, "seed": 0}:
+            return words
+        if "training" in spec and _rest(other) == _rest(spec):
+            epochs = f"{spec['training']['epochs']} of {other['training']['epochs']} epochs"
+            return f"{words}, {epochs}" if words else epochs
+    return "a spec of its own"
 
 
 def _rest(spec: Mapping[str, Any]) -> dict[str, Any]:
