@@ -42,6 +42,7 @@ class VerdictLike(Protocol):
     n: str
     reason: str
     runs: tuple[str, ...]
+    is_open: bool
 
 
 def verdict_rows(verdicts: "Sequence[VerdictLike]") -> list[dict[str, Any]]:
@@ -159,4 +160,4 @@ def _value(verdict: VerdictLike) -> str:
     if verdict.value is None:
         return ""
     interval = "" if verdict.low is None or verdict.high is None else f" [{verdict.low:.3g}, {verdict.high:.3g}]"
-    return f"{verdict.value:.3g}{interval}"
+    return f"{verdict.value:.3g}{interval}{' ?' if verdict.is_open else ''}"

@@ -122,7 +122,7 @@ def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str
     if len(findings) == 1:
         about = "One seed: no interval."
     count = f"{len(findings)} seed" + ("s" if len(findings) > 1 else "")
-    parts = f" × {findings[0].parts}" if findings[0].parts else ""
+    parts = f" × {_parts(findings)}" if findings[0].parts else ""
     first = "" if len(findings) == 1 else "First seed: "
     return Verdict(
         claim=predicate.claim,
@@ -135,6 +135,17 @@ def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str
         runs=sources,
         is_open=is_open,
     )
+
+
+def _parts(findings: Sequence[Finding]) -> str:
+    """What stands behind the number of each seed.
+
+    >>> _parts([Finding(0.0, "", f"{count} perturbations") for count in (4, 5, 3)])
+    '3 to 5 perturbations'
+    """
+    counts, words = zip(*(finding.parts.split(" ", 1) for finding in findings), strict=True)
+    low, high = min(map(int, counts)), max(map(int, counts))
+    return f"{low} to {high} {words[0]}" if low < high else findings[0].parts
 
 
 def _interval(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[float | None, float | None]:
