@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rankrise.experiments import experiments, vary
+from rankrise.experiments import experiments, plan_reproduction, vary
 from rankrise.experiments._estimate import NAME, Estimator, guess_seconds, read_durations, write_durations
 
 SPEC = experiments()["vit-digits"].small
@@ -34,6 +34,13 @@ def test_guesses_are_sensible(name):
     smoke, small = (guess_seconds(found.spec(scale), on_gpu=False) for scale in ("smoke", "small"))
     assert 0 < smoke < 60
     assert smoke <= small < 3600
+
+
+def test_the_small_reproduction_takes_less_than_an_hour(tmp_path):
+    """With every data set, also those that were not at hand when it was measured."""
+    runs = plan_reproduction("small", out=tmp_path, data=tmp_path).runs
+    assert {"vit-imagenet", "gpt2-wikitext103"} <= {run.name for run in runs}
+    assert Estimator().total(run.spec for run in runs) < 3600
 
 
 def test_the_papers_vit_on_an_h200():

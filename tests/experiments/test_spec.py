@@ -32,7 +32,7 @@ PINNED = {
     "vit-cifar10 paper": "609c49ea140b",
     "vit-cifar10-scale-0.1 paper": "09852b07f1c2",
     "vit-cifar10-augmented paper": "b7f2288beb88",
-    "vit-cifar100 small": "28d4be1ee4f3",
+    "vit-cifar100 small": "a77b66673817",
     "vit-imagenet paper": "3e93e8bb01b4",
     "gpt2-wikitext2 paper": "812b35b63aa1",
 }

@@ -15,7 +15,7 @@ from rankrise.models import GPTConfig, ToyHeadConfig, ViTConfig
 from rankrise.store import replacing
 
 NAME = "durations.json"
-_CPU = (5e10, 0.012, 0.5)  # FLOP/s, seconds more for each step, seconds to begin
+_CPU = (1e11, 0.025, 0.5)  # two cores: FLOP/s, seconds more for each step, seconds to begin
 _GPU = (2e14, 0.002, 30.0)
 _SAMPLES = {  # by data set, or by its folder
     "cifar10": 50_000,

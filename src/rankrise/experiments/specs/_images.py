@@ -17,7 +17,7 @@ TINY_IMAGENET = TrainingSpec(  # the paper's network, patches twice as wide: 65 
 )
 TINY_IMAGENET_SMALL = replace(
     varied(TINY_IMAGENET, model={"num_heads": 4, "head_dim": 32, "width": 128, "mlp_width": 128}),
-    training=replace(_cifar.SMALL.training, epochs=60, track_every=15),
+    training=replace(_cifar.SMALL.training, epochs=40, track_every=31),
 )
 
 IMAGENET = TrainingSpec(  # the paper's recipe
@@ -40,7 +40,7 @@ IMAGENET = TrainingSpec(  # the paper's recipe
 IMAGENET_SMALL = TrainingSpec(
     data=replace(IMAGENET.data, image_size=64, num_train=5_000, num_test=1_000),
     model=varied(TINY_IMAGENET_SMALL, model={"num_classes": 1000}).model,
-    training=replace(_cifar.SMALL.training, epochs=20, track_every=39),
+    training=_cifar.SMALL.training,
 )
 
 _SMOKE = TrainingSpec(
