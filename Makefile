@@ -60,8 +60,9 @@ figures: $(VENV)/.made-demo-report ## docs/figures and the verdicts of docs/repr
 	$(FIGURES) toy_scales toy_stages toy_robustness > /dev/null
 	$(FIGURES) components_by_scale stable_rank_by_scale --experiment vit-cifar10 > /dev/null
 	$(FIGURES) spectrum_over_training perturbation_vs_init stable_rank_over_training --experiment vit-cifar10 > /dev/null
-	$(FIGURES) stable_rank_over_training --experiment vit-cifar10-scale-1 > /dev/null
-	$(FIGURES) stable_rank_over_training --experiment gpt2-wikitext2 > /dev/null
+	for name in vit-cifar10-scale-1 vit-cifar100 vit-tiny-imagenet gpt2-wikitext2; do \
+		$(FIGURES) stable_rank_over_training --experiment $$name > /dev/null || exit 1; \
+	done
 	$(BIN)/python benchmarks/write_verdicts.py
 
 bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks/results
