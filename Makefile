@@ -70,9 +70,8 @@ bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks
 	$(BIN)/python benchmarks/bench_linalg_delta.py --out benchmarks/results
 	$(BIN)/python benchmarks/bench_theory_flow.py --out benchmarks/results
 
-# The demo is written again from the numbers inside it, or with RUNS=folder from new runs.
-demo: $(VENV)/.made-demo-report ## docs/demo/index.html again, after a change of its looks
-	$(BIN)/python -m rankrise.report.demo docs/demo/index.html $(if $(RUNS),--runs $(RUNS))
+demo: $(VENV)/.made-demo-report ## docs/demo/index.html again, from results/runs
+	$(BIN)/python -m rankrise.report.demo docs/demo/index.html --runs results/runs
 
 docs: $(VENV)/.made-docs ## the documentation as a site in ./site
 	$(BIN)/zensical build --clean

@@ -2,21 +2,18 @@
 
 import html
 import json
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.figures.runs import network_run, toy_runs
 from tests.figures.test_networks import INITIAL, NAME, RANKS, SPECTRA, scale_runs
 
-from rankrise.experiments import find_experiment, run_experiment, spec_hash
 from rankrise.figures import Axis, FigureData, Panel, Trace, build_figure, figure_ids
-from rankrise.report import _report, demo_data, read_demo, write_demo, write_report
+from rankrise.report import _report, demo_data, write_demo, write_report
 from rankrise.report._json import figure_json, short
 from rankrise.report._page import policy
 from rankrise.report.demo import main
@@ -179,7 +176,7 @@ def test_data_in_the_page_is_the_data(name, tmp_path):
     data = {"toy": figure_json(FigureData("toy_scales", name, "", (panel,), 1, 1, ()))}
     record = data["toy"] | {"run": name, "sources": [name]}
     page = write_demo(tmp_path / "demo.html", {"toy": record, "film": record, "environment": [[name, name]]})
-    assert read_demo(page)["toy"]["panels"][0]["traces"][0]["label"] == name
+    assert inside(page)["toy"]["panels"][0]["traces"][0]["label"] == name
     assert [tag for tag, _ in Tags(page.read_text()).found].count("script") == 2
 
 
@@ -187,41 +184,28 @@ def test_numbers_are_short_and_not_lost():
     assert [short(v) for v in (0.1 + 0.2, 3.0, None, float("inf"), -1e-32)] == [0.3, 3, None, None, -1e-32]
 
 
+def inside(page):
+    """The numbers in a demo page."""
+    return json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])
+
+
 def test_demo_is_made_of_real_runs(runs, tmp_path):
-    data = demo_data(runs, {"python": "3.12"}, experiment=NAME)
+    data = demo_data(runs, experiment=NAME)
     assert data["toy"]["levels"] == ["α = 10⁻²", "α = 10⁻⁸"]
     assert data["film"]["levels"] == ["0.5", "10"]
-    page = write_demo(tmp_path / "demo.html", data)
-    assert read_demo(page) == json.loads(json.dumps(data))
+    assert data["environment"][0][0] == "rankrise"
+    assert inside(write_demo(tmp_path / "demo.html", data)) == json.loads(json.dumps(data))
 
 
-def test_a_page_without_data_is_refused(tmp_path):
-    (tmp_path / "a.html").write_text("<p>hello")
-    with pytest.raises(ValueError, match=r"must be a page of `write_demo`; it holds no data"):
-        read_demo(tmp_path / "a.html")
-
-
-def test_committed_demo_is_up_to_date_and_small(tmp_path):
-    """Its looks are those of the assets; its numbers are those of real runs at six α. `make demo` writes it again."""
-    again = write_demo(tmp_path / "index.html", read_demo(DEMO))
-    assert again.read_text() == DEMO.read_text(), "docs/demo/index.html is not what the assets give: run `make demo`"
+def test_committed_demo_is_that_of_the_committed_results(tmp_path):
+    """Six α of the toy at the paper's size, and the paper's network on CIFAR-10. `make demo` writes it again."""
+    main([str(tmp_path / "index.html"), "--runs", str(ROOT / "results" / "runs")])
+    assert (tmp_path / "index.html").read_text() == DEMO.read_text(), "run `make demo`"
     assert DEMO.stat().st_size <= 1.5e6
-    data = read_demo(DEMO)
+    data = inside(DEMO)
     assert data["toy"]["levels"] == [f"α = 10{power}" for power in ("⁻¹", "⁻²", "⁻⁴", "⁻⁸", "⁻¹⁶", "⁻³²")]
-    for scale, part, seed in (("smoke", "toy", 4), ("small", "film", 0)):  # 4: picked, and the page says so
-        for name, hashed in (source.split("/") for source in data[part]["sources"]):
-            assert hashed == spec_hash(replace(find_experiment(name).spec(scale), seed=seed)), (
-                f"{name} is another run now: `make demo RUNS=`"
-            )
-    assert "picked because its stages are easy to see" in DEMO.read_text()
-    assert data["toy"]["sources"][-1].startswith("toy-stages/")
-
-
-def test_command_writes_the_demo_again(tmp_path):
-    page = tmp_path / "index.html"
-    page.write_text(DEMO.read_text().replace("<h1>", "<h1>older "))
-    main([str(page)])
-    assert page.read_text() == DEMO.read_text()
+    assert data["toy"]["run"].endswith("dimension 50 from a random teacher head, seed 0.")
+    assert "500 epochs of CIFAR-10" in data["film"]["run"]
 
 
 def test_claims_stand_with_what_was_run(tmp_path, runs):
@@ -235,22 +219,3 @@ def test_claims_stand_with_what_was_run(tmp_path, runs):
     assert '<strong>the toy</strong> <span class="soft">1 fail</span>' in text
     assert "rank@gpt2</code> statement of rank@gpt2: as measured" in text
     assert text.index("10 epochs of CIFAR-10") < text.index("statement of low@")
-
-
-@pytest.mark.slow
-def test_numbers_of_the_demo_are_those_of_its_runs(tmp_path):
-    """The toy again, from its specs: what the committed page shows. Loss and products to a thousandth."""
-    names = ["toy-stages", *(f"toy-flow-1e-{k}" for k in (1, 2, 4, 8, 16, 32))]
-    for name in names:
-        run_experiment(name, scale="smoke", seed=4, out=tmp_path)  # the one that the page says was picked
-    runs = {name: list((tmp_path / name).iterdir()) for name in names}
-    again, shown = figure_json(build_figure("toy_scales", runs)), read_demo(DEMO)["toy"]
-    assert [panel["title"] for panel in again["panels"]] == [panel["title"] for panel in shown["panels"]]
-    for new, old in zip(again["panels"], shown["panels"], strict=True):
-        for one, other in zip(new["traces"], old["traces"], strict=True):
-            if one["style"] != "steps":
-                grid = np.linspace(old["x"]["low"], old["x"]["high"], 401)
-                expected = np.interp(grid, other["x"], other["y"])
-                assert np.interp(grid, one["x"], one["y"]) == pytest.approx(expected, abs=3e-3 * np.ptp(other["y"]))
-            else:
-                assert one["y"] == pytest.approx(other["y"], rel=1e-3)

@@ -1,7 +1,6 @@
 """Figures drawn, and the report around them."""
 
 from rankrise.report._demo import demo_data as demo_data
-from rankrise.report._demo import read_demo as read_demo
 from rankrise.report._demo import write_demo as write_demo
 from rankrise.report._draw import draw as draw
 from rankrise.report._draw import save_figure as save_figure
