@@ -79,7 +79,7 @@ def matrix_run(out, *, times, losses, spectra, seed=0, task=TASK):
     return write_run(out / "toy-matrix-flow" / "0", experiment="toy-matrix-flow", spec=spec, blocks=blocks)
 
 
-def robustness_run(out, assumption, *, pushes, task=TASK):
+def robustness_run(out, assumption, *, pushes, seed=0, task=TASK):
     """`pushes` [(times, plain (T, 2d), pushed (T, 2d))]: head n has steps of its own."""
     blocks, step = [], 0
     for n, (times, *paths) in enumerate(pushes):
@@ -93,7 +93,7 @@ def robustness_run(out, assumption, *, pushes, task=TASK):
                     blocks.append(block.filter(np.isfinite(block["value"].to_numpy())))
         step += len(times)
     name = f"toy-robustness-{assumption}"
-    spec = {"kind": "robustness", "task": task, "log10_alpha": -32.0, "noise": 0.05, "seed": 0}
+    spec = {"kind": "robustness", "task": task, "log10_alpha": -32.0, "noise": 0.05, "seed": seed}
     return write_run(out / name / "0", experiment=name, spec=spec, blocks=blocks)
 
 

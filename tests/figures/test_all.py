@@ -26,7 +26,10 @@ def test_a_network_with_its_family(tmp_path):
     found = runs(tmp_path, "vit-cifar10", "vit-cifar10-scale-1", "vit-cifar10-scale-0.1")
     gallery = build_figures(found)
     scales = {(name, "vit-cifar10") for name in ("components_by_scale", "stable_rank_by_scale")}
-    assert drawn(gallery) == {(name, "vit-cifar10") for name in OF_ONE} | scales
+    own = {("stable_rank_over_training", "vit-cifar10-scale-1")}  # of other runs than vit-cifar10
+    assert drawn(gallery) == {(name, "vit-cifar10") for name in OF_ONE} | scales | own
+    shared = build_figures(found | {"vit-cifar10-scale-1": found["vit-cifar10"]})
+    assert drawn(shared) == {(name, "vit-cifar10") for name in OF_ONE} | scales
     assert set(gallery.missing) == {"toy_stages", "toy_scales", "toy_robustness"}
 
 

@@ -145,7 +145,25 @@ def test_robustness_leaves_out_what_noise_did_not_push(runs, tmp_path):
     assert [trace.group for trace in figure.panels[3].traces] == ["t = 2"]
     assert "Of 4.3, n = 1: at the end 0 of the worst push is left." in figure.caption
     assert "(differences at the end: at most 0.3)" in figure.caption
-    assert np.isnan(figure.panels[3].traces[0].y[1])  # nothing is no point on a logarithmic axis
+    assert figure.panels[3].traces[0].y[1] == figure.panels[3].y.low  # nothing is no point on a logarithmic axis
+
+
+def test_robustness_draws_the_seed_of_the_worst_push_and_counts_all(runs, tmp_path):
+    ends = ((0.1, 0.2), (0.1, 1.5), (0.0, 0.1))  # of two pushes of 0.5, by seed
+    found = runs | {
+        "toy-robustness-4.3": [
+            robustness_run(tmp_path / f"{n}", "4.3", pushes=[a_push(1, (0, a)), a_push(2, (0, b))], seed=n)
+            for n, (a, b) in enumerate(ends)
+        ]
+    }
+    figure = build_figure("toy_robustness", found)
+    assert figure.panels[1].title == "4.3: t = 2.00, the worst"
+    assert figure.panels[3].traces[1].y[-1] == pytest.approx(1.5)
+    assert "Of 4.3, n = 6: at the end the worst is 3 times as far off as it was pushed, of the others at most 0.4." in (
+        figure.caption
+    )
+    assert "Drawn: seed 1 (4.3) and seed 0 (4.4), of the worst push." in figure.caption
+    assert figure.caption.endswith("3 seeds.")
 
 
 def test_robustness_of_two_tasks_is_refused(runs, tmp_path):

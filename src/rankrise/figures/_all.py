@@ -27,7 +27,8 @@ def build_figures(runs: Runs) -> Gallery:
 
     A figure of initial scales is of a family `<experiment>-scale-*`; the other figures are of every network that is
     not a member of such a family, or whose family has no network of its own. A variant, as `vit-digits-relu` is of
-    `vit-digits`, gets its stable rank over training alone.
+    `vit-digits`, gets its stable rank over training alone; so does the member of scale 1 where its runs are others than
+    those of the network itself.
 
     Args:
         runs: Folders by experiment.
@@ -38,7 +39,8 @@ def build_figures(runs: Runs) -> Gallery:
     """
     figures: list[FigureData] = []
     missing: dict[str, str] = {}
-    for figure_id, experiment in _wanted(_networks(runs, missing)):
+    networks = _networks(runs, missing)
+    for figure_id, experiment in [*_wanted(networks), *_members_of_scale_1(networks, runs)]:
         name = f"{figure_id} {experiment}".strip()
         try:
             figures.append(build_figure(figure_id, runs, **({"experiment": experiment} if experiment else {})))
@@ -75,6 +77,12 @@ def _wanted(networks: list[str]) -> list[tuple[str, str]]:
             elif shown and (base not in variants or figure_id == _OF_VARIANTS):
                 wanted.append((figure_id, shown))
     return [*toys, *wanted]
+
+
+def _members_of_scale_1(networks: list[str], runs: Runs) -> list[tuple[str, str]]:
+    """As `vit-cifar10-scale-1`, of 100 epochs and three seeds, beside `vit-cifar10`."""
+    pairs = [(name, f"{name}-scale-1") for name in networks if f"{name}-scale-1" in networks]
+    return [(_OF_VARIANTS, member) for name, member in pairs if set(runs[name]) != set(runs[member])]
 
 
 def _is_member(name: str, networks: list[str]) -> bool:

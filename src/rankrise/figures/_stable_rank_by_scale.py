@@ -1,4 +1,4 @@
-"""Final stable rank of the change by initial scale, layers 1, 3, 5: [v1] 4, [v2] 7."""
+"""Final stable rank of the change by initial scale, layers 1, 3, 5 and the last: [v1] 4, [v2] 7."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ def build(runs: Runs, *, experiment: str) -> FigureData:
         experiment=experiment,
         title=f"Stable rank by initial scale: {_words.network_name(some[0], of_family=True)}",
         caption=(
-            "Stable rank of the change at the end of training, layers 1, 3 and 5 where the network has them. Of all "
+            "Stable rank of the change at the end of training, the paper's layers 1, 3 and 5, and the last. Of all "
             f"its layers it is lower at the smallest initial scale than at the largest in {lower}. "
             f"{_exceptions(ends)}Dotted: the initial product, whose stable rank does not depend on the scale. "
             f"Mean over heads {_bars(found)}. {_words.describe(some, repeats=_repeats(found), of_family=True)}"
@@ -123,7 +123,7 @@ def _panel(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", title: str, st
     num_layers = len(ends[factors[0]][0])
     is_over_seeds = any(len(runs) > 1 for runs in ends.values())
     traces = []
-    for layer in (i for i in LAYERS if i < num_layers):
+    for layer in sorted({i for i in LAYERS if i < num_layers} | {num_layers - 1}):
         points = [_point([run[layer] for run in runs], is_over_seeds) for runs in ends.values()]
         mean, low, high = (numbers(column) for column in zip(*points, strict=True))
         name = net.layer_name(layer)

@@ -52,8 +52,8 @@ def _with_changes(part: Part) -> tuple[Part, ...]:
 
 
 _IMAGENET = (
-    "ImageNet at 360 epochs takes days on one GPU, so it is not run here: torchrun --nproc-per-node 8 -m rankrise run "
-    "vit-imagenet --scale paper --data DIR, then reproduce again"
+    "ImageNet at 360 epochs takes 30 hours on one H200, so it is not run here: torchrun --nproc-per-node 8 -m rankrise "
+    "run vit-imagenet --scale paper --data DIR, then reproduce again"
 )
 
 PARTS: dict[Scale, tuple[Part, ...]] = {
