@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 def reproduce(
     scale: Annotated[
         Scale,
-        typer.Option(
-            help="smoke: minutes on two cores; small: under an hour there; paper: about three hours on a GPU."
-        ),
+        typer.Option(help="smoke: minutes on two cores; small: under an hour there; paper: three hours on a GPU."),
     ] = Scale.smoke,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data sets. [default: data]", envvar="RANKRISE_DATA")
