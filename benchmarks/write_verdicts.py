@@ -17,10 +17,9 @@ def verdict_lines() -> list[str]:
     verdicts = [verdict for verdict in found if verdict.value is not None]
     lines = ["| verdict | claim | value | 95% interval | must be | n |", "|---|---|---|---|---|---|"]
     for v in verdicts:
-        interval = "" if v.low is None or v.high is None else f"{v.low:.3g} to {v.high:.3g}{' ?' if v.is_open else ''}"
         name = f"[{v.claim.id}](claims.md)".replace("|", r"\|")
         word = "**fails**" if v.verdict == "fails" else v.verdict
-        lines.append(f"| {word} | {name} | {v.value:.3g} | {interval} | {v.claim.threshold} | {v.n} |")
+        lines.append(f"| {word} | {name} | {v.value:.3g} | {v.interval} | {v.claim.threshold} | {v.n} |")
     return lines
 
 

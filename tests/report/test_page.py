@@ -54,12 +54,10 @@ def verdict(name="low-rank", result="holds", **changes):
     )
     values = {
         "value": 0.25,
-        "low": 0.2,
-        "high": 0.3,
+        "interval": "0.2 to 0.3",
         "n": "3 seeds × 8 heads",
         "reason": "as measured",
         "runs": (name,),
-        "is_open": False,
     }
     return SimpleNamespace(claim=claim, verdict=result, **(values | changes))
 
@@ -82,14 +80,14 @@ def without_plotly(monkeypatch):
 
 
 def test_report_says_what_was_run_and_what_came_out(tmp_path, runs):
-    verdicts = [verdict(), verdict("b", "fails", low=None, high=None), verdict("c", "not tested", value=None)]
-    verdicts.append(verdict("d", "fails", value=0.75, low=0.4, high=1.1, is_open=True))
+    verdicts = [verdict(), verdict("b", "fails", interval=""), verdict("c", "not tested", value=None)]
+    verdicts.append(verdict("d", "fails", value=0.75, interval="0.4 to 1.1 ?"))
     page = write_report(tmp_path, [figure()], verdicts, runs, {"python": "3.12", "packages": {"torch": "2.13"}})
     text = page.read_text()
     assert "claims: 1 hold, 2 fail, 1 not tested" in text
     assert "✓ holds" in text
-    assert "0.25 [0.2, 0.3]<" in text
-    assert "0.75 [0.4, 1.1] ?<" in text
+    assert "0.25 [0.2 to 0.3]<" in text
+    assert "0.75 [0.4 to 1.1 ?]<" in text
     assert "torch 2.13" in text
     assert "10 epochs of CIFAR-10 (1,000 samples) with Adam." in text
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["a-a.csv", "a-a.png", "a-a.svg"]

@@ -20,7 +20,7 @@ def verdict_table(verdicts: "Sequence[Verdict]") -> str:
             "verdict": verdict.verdict,
             "claim": verdict.claim.id,
             "value": f"{verdict.value:.3g}",
-            "95% interval": _interval(verdict),
+            "95% interval": verdict.interval or "-",
             "must be": verdict.claim.threshold,
             "n": verdict.n,
         }
@@ -44,9 +44,3 @@ def count(verdicts: "Sequence[Verdict]") -> str:
     words = {"holds": "hold", "fails": "fail", "not tested": "not tested"}
     found = Counter(str(verdict.verdict) for verdict in verdicts)
     return ", ".join(f"{found[name]} {word}" for name, word in words.items() if found[name])
-
-
-def _interval(verdict: "Verdict") -> str:
-    if verdict.low is None or verdict.high is None:
-        return "-"
-    return f"{verdict.low:.3g} to {verdict.high:.3g}{' ?' if verdict.is_open else ''}"

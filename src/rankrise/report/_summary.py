@@ -37,12 +37,13 @@ class VerdictLike(Protocol):
     claim: Any  # ClaimLike
     verdict: str
     value: float | None
-    low: float | None
-    high: float | None
     n: str
     reason: str
     runs: tuple[str, ...]
-    is_open: bool
+
+    @property
+    def interval(self) -> str:
+        """As "0.494 to 0.978 ?", or empty."""
 
 
 def verdict_rows(verdicts: "Sequence[VerdictLike]") -> list[dict[str, Any]]:
@@ -159,5 +160,4 @@ def link(folder: Path, out: Path) -> str:
 def _value(verdict: VerdictLike) -> str:
     if verdict.value is None:
         return ""
-    interval = "" if verdict.low is None or verdict.high is None else f" [{verdict.low:.3g}, {verdict.high:.3g}]"
-    return f"{verdict.value:.3g}{interval}{' ?' if verdict.is_open else ''}"
+    return f"{verdict.value:.3g} [{verdict.interval}]" if verdict.interval else f"{verdict.value:.3g}"

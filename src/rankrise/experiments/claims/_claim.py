@@ -1,8 +1,8 @@
 """A claim, how it is measured, and what came out."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Comparison: TypeAlias = Literal["≤", "≥", "<", ">"]
@@ -41,13 +41,15 @@ class Verdict:
     Attributes:
         claim: The claim.
         verdict: "holds", "fails" or "not tested".
-        value: Mean over seeds of the claim's number; None if not tested.
-        low: Lower end of the 95% interval of that mean over seeds; None for one seed.
+        value: Mean over seeds of the claim's number, or that of the worst seed where the claim is one of every seed;
+            None if not tested.
+        low: Lower end of the 95% interval of that mean over seeds; None for one seed, and where the worst decides.
         high: Upper end.
         n: What it is made of, such as "3 seeds × 8 heads × 6 layers".
-        reason: The numbers behind it in words, layer by layer where there are layers; or why it was not tested.
+        reason: The number of each seed, and what is behind that of the worst in words, layer by layer where there are
+            layers; or why it was not tested.
         runs: The runs it was read from, name and hash.
-        is_open: Whether the interval contains the bound, so that more seeds could turn the verdict.
+        is_open: Whether the interval contains the bound: more seeds could turn the verdict.
     """
 
     claim: Claim
@@ -59,6 +61,13 @@ class Verdict:
     reason: str
     runs: tuple[str, ...]
     is_open: bool = False
+
+    @property
+    def interval(self) -> str:
+        """The interval in words, with ? where it contains the bound, as "0.494 to 0.978 ?"; empty if there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"{self.low:.3g} to {self.high:.3g}{' ?' if self.is_open else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; a number that is not finite is null."""
@@ -75,7 +84,7 @@ class Finding:
 
     value: float
     detail: str
-    parts: str = ""  # "8 heads × 6 layers"
+    parts: Mapping[str, int] = field(default_factory=dict)  # {"heads": 8, "layers": 6}
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,8 @@ class Predicate:
 
     `measure` gets one run of each experiment in `needs`, all of one seed. With `at_least`, experiments beyond so many
     may be missing; `measure` gets those that are there. `shared` is the part of a spec that must be equal in all of
-    them, and `one_of` says so in words.
+    them, and `one_of` says so in words. With `of_every_seed` the claim says that something is always so: it is judged
+    by its worst seed, since a mean would hide one that contradicts it.
     """
 
     group: str  # of the list of claims: "1" to "5", or "beyond"
@@ -96,6 +106,11 @@ class Predicate:
     at_least: int | None = None
     shared: Callable[[Mapping[str, Any]], object] | None = None
     one_of: str = ""
+    of_every_seed: bool = False
+
+    def worst(self, values: Sequence[float]) -> int:
+        """Which number is farthest on the failing side."""
+        return values.index(max(values) if self.comparison in "≤<" else min(values))
 
     def is_met(self, value: float) -> bool:
         """Whether the number is as claimed; NaN never is."""
@@ -122,10 +137,12 @@ def predicate(
     at_least: int | None = None,
     shared: Callable[[Mapping[str, Any]], object] | None = None,
     one_of: str = "",
+    of_every_seed: bool = False,
     set_after: str = "",
 ) -> Predicate:
     """A predicate whose claim says its own threshold, and after what its measure was set (`set_after`, a clause)."""
     comparison, bound = must_be
+    aggregate = f"{aggregate}; worst seed" if of_every_seed else aggregate
     text = f"{aggregate} — set after seeing the data: {set_after}" if set_after else aggregate
     claim = Claim(id, statement, reference, circuit, layers, text, f"{comparison} {bound:g}", bool(set_after))
-    return Predicate(group, claim, needs, measure, comparison, bound, at_least, shared, one_of)
+    return Predicate(group, claim, needs, measure, comparison, bound, at_least, shared, one_of, of_every_seed)

@@ -1,16 +1,14 @@
-"""From runs to verdicts: seeds are matched, numbers averaged over them, and what is missing is said."""
+"""From runs to verdicts: seeds are matched, and what is missing is said."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from rankrise.experiments._registry import find_experiment
 from rankrise.experiments._run_data import NotMeasurable, RunData
 from rankrise.experiments._spec import TrainingSpec
 from rankrise.experiments.claims import _comparisons, _networks, _toy, _variants
-from rankrise.experiments.claims._claim import Claim, Finding, Predicate, Verdict
+from rankrise.experiments.claims._claim import Claim, Predicate, Verdict
+from rankrise.experiments.claims._judge import judge, untested
 from rankrise.experiments.claims._recipes import departure
 
 PREDICATES: tuple[Predicate, ...] = (
@@ -43,10 +41,11 @@ def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, 
     """Test every claim on the runs there are.
 
     Seeds are the independent repeats: heads of one network are not, so a number is taken over heads and layers within a
-    run, and its 95% interval (Student's t) over runs. The verdict is that of the mean. Experiments that a claim
-    compares are compared seed by seed. A run on data that only stands in for the experiment's own, as at scale `smoke`,
-    and one with fewer than ten measurements, test nothing. A run of no registered scale counts, and its verdict says
-    what it is: "60 of 500 epochs".
+    run, and its 95% interval (Student's t) over runs. The verdict is that of the mean; of a claim that something is
+    always so, that of the worst seed, without an interval. Experiments that a claim compares are compared seed by seed.
+    A run on data that only stands in for the experiment's own, as at scale `smoke`, and one with fewer than ten
+    measurements, test nothing. A run that is not of scale `paper` counts, and its verdict says what it is: "scale
+    small", "60 of 500 epochs".
 
     Args:
         runs: Folders of finished runs by experiment, one for each seed.
@@ -73,31 +72,31 @@ def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absen
         names = " ".join(missing)
         reasons = dict.fromkeys(absent[name] for name in missing if name in absent)
         if reasons:
-            return _untested(predicate, " ".join(reasons))
-        return _untested(predicate, f"No run of {', '.join(missing)}. `rankrise run {names}` makes one.")
+            return untested(predicate, " ".join(reasons))
+        return untested(predicate, f"No run of {', '.join(missing)}. `rankrise run {names}` makes one.")
     for name in present:
         specs = [{key: value for key, value in run.spec.items() if key != "seed"} for run in data[name]]
         if any(spec != specs[0] for spec in specs):
-            return _untested(predicate, f"Runs of {name} must differ in their seed only. Pass those of one scale.")
+            return untested(predicate, f"Runs of {name} must differ in their seed only. Pass those of one scale.")
     by_seed = [{run.seed: run for run in data[name]} for name in present]
     seeds = sorted(set.intersection(*(set(found) for found in by_seed)))
     if not seeds:
-        return _untested(predicate, f"No seed was run of all of {', '.join(present)}. Run them with the same --seed.")
+        return untested(predicate, f"No seed was run of all of {', '.join(present)}. Run them with the same --seed.")
     used = [[found[seed] for found in by_seed] for seed in seeds]
     if predicate.shared and any(predicate.shared(run.spec) != predicate.shared(used[0][0].spec) for run in used[0]):
-        return _untested(predicate, f"Runs of {', '.join(present)} must be of {predicate.one_of}. Pass such runs.")
+        return untested(predicate, f"Runs of {', '.join(present)} must be of {predicate.one_of}. Pass such runs.")
     for name, run in zip(present, used[0], strict=True):
         if stand_in := _stand_in(name, run):
-            return _untested(predicate, stand_in)
+            return untested(predicate, stand_in)
     try:
         findings = [predicate.measure(*group) for group in used]
     except NotMeasurable as error:
-        return _untested(predicate, str(error))
+        return untested(predicate, str(error))
     except (OSError, ValueError):  # says a path of this machine
-        return _untested(predicate, f"A run of {', '.join(present)} cannot be read: move it away, and run it again.")
+        return untested(predicate, f"A run of {', '.join(present)} cannot be read: move it away, and run it again.")
     sources = tuple(dict.fromkeys(run.source for group in used for run in group))
     apart = dict.fromkeys(departure(name, run.spec) for name, run in zip(present, used[0], strict=True))
-    return _judge(predicate, findings, sources, "; ".join(words for words in apart if words))
+    return judge(predicate, seeds, findings, sources, "; ".join(words for words in apart if words))
 
 
 def _stand_in(name: str, run: RunData) -> str:
@@ -110,76 +109,27 @@ def _stand_in(name: str, run: RunData) -> str:
     return f"{run.source} was trained on {got}, which stands in for {wanted}: run it at a larger scale."
 
 
-def _judge(predicate: Predicate, findings: Sequence[Finding], sources: tuple[str, ...], apart: str) -> Verdict:
-    """The mean over seeds against the bound; `apart` says what sets the runs apart from the registry's."""
-    values = np.array([finding.value for finding in findings])
-    mean = float(values.mean())
-    low, high = _interval(values)
-    if math.isnan(mean):
-        return _untested(predicate, f"Its number is not defined: {findings[0].detail}")
-    is_open = low is not None and high is not None and predicate.is_met(low) != predicate.is_met(high)
-    about = "The interval contains the bound: more seeds would decide." if is_open else ""
-    if len(findings) == 1:
-        about = "One seed: no interval."
-    count = f"{len(findings)} seed" + ("s" if len(findings) > 1 else "")
-    parts = f" × {_parts(findings)}" if findings[0].parts else ""
-    first = "" if len(findings) == 1 else "First seed: "
-    return Verdict(
-        claim=predicate.claim,
-        verdict="holds" if predicate.is_met(mean) else "fails",
-        value=mean,
-        low=low,
-        high=high,
-        n=f"{count}{parts}{f', {apart}' if apart else ''}",
-        reason=" ".join(p for p in (f"{first}{findings[0].detail}", about, f"Run: {apart}." if apart else "") if p),
-        runs=sources,
-        is_open=is_open,
-    )
-
-
-def _parts(findings: Sequence[Finding]) -> str:
-    """What stands behind the number of each seed.
-
-    >>> _parts([Finding(0.0, "", f"{count} perturbations") for count in (4, 5, 3)])
-    '3 to 5 perturbations'
-    """
-    counts, words = zip(*(finding.parts.split(" ", 1) for finding in findings), strict=True)
-    low, high = min(map(int, counts)), max(map(int, counts))
-    return f"{low} to {high} {words[0]}" if low < high else findings[0].parts
-
-
-def _interval(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[float | None, float | None]:
-    """95% of Student's t around the mean; none for one value."""
-    from scipy import stats
-
-    n = len(values)
-    if n < 2 or not np.isfinite(values).all():
-        return None, None
-    half = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n))
-    return float(values.mean()) - half, float(values.mean()) + half
-
-
-def _untested(predicate: Predicate, reason: str) -> Verdict:
-    return Verdict(predicate.claim, "not tested", None, None, None, "", reason, ())
-
-
 def describe_claims() -> str:
     """All claims as a page in Markdown, each with its exact predicate; `docs/claims.md` is this text."""
     lines = [
         "# Claims",
         "",
-        "What is tested, exactly. `rankrise.experiments.claims.evaluate_claims` reads these numbers from the tables of",
-        "runs; a claim *holds* if the mean over seeds is as the last column says, and its 95% interval over seeds is",
-        "given beside it, with ? where it contains the bound: more seeds could turn the verdict. Heads and layers",
-        "of one network are not independent: they never count as repeats. Layers count from 1. Where a number or a",
-        "bound is known to be chosen after a look at runs, it says so; of the bounds of networks no record was kept.",
-        "The page is made by `describe_claims()`, and a test compares the two.",
+        "What is tested, exactly. `rankrise.experiments.claims.evaluate_claims` reads these numbers from the tables",
+        "of runs; a claim *holds* if the mean over seeds is as the last column says, and its 95% interval over seeds",
+        "is given beside it, with ? where the interval contains the bound: more seeds could turn the verdict. A claim",
+        "that something is always so, of all stages and all tasks, would be averaged away by that: its number is that",
+        "of the *worst seed*, it has no interval, and one seed that contradicts it is enough. Heads and layers of one",
+        "network are not independent: they never count as repeats. Layers count from 1. Where a number or a bound is",
+        "known to be chosen after a look at runs, it says so; of the bounds of networks no record was kept. The page",
+        "is made by `describe_claims()`, and a test compares the two.",
         "",
-        "How seeds were taken: from 0 on, none left out. At scale smoke the toy has seeds 0, 1 and 2, its limit",
-        "(`toy-stages`) and the flow nearest to it (`toy-flow-1e-32`) 0 to 11; at the paper's size all have 0, 1",
-        "and 2; networks have seed 0, or 0, 1 and 2. A table with missing steps or with numbers that are not finite",
-        "tests nothing, and runs of several tasks or recipes are not compared: such claims are *not tested*. A run",
-        "that is not of scale `paper` is judged, and its verdict says what it is: *scale small*, *60 of 500 epochs*.",
+        "How seeds were taken: from 0 on, none left out. At scale `smoke` the toy has seeds 0, 1 and 2, its limit",
+        "(`toy-stages`) and the flow nearest to it (`toy-flow-1e-32`) 0 to 11; at `small` seed 0 alone; at the",
+        "paper's size 0, 1 and 2. Networks have seed 0; those on digits at `smoke` and `small`, but for their",
+        "variants, and those by initial scale at the paper's size on CIFAR-10, have 0, 1 and 2. A table with missing",
+        "steps or with numbers that are not finite tests nothing, runs of several tasks or recipes are not compared,",
+        "and a number that is infinite in some seeds only has no mean: such claims are *not tested*. A run that is",
+        "not of scale `paper` is judged, and its verdict says what it is: *scale small*, *60 of 500 epochs*.",
     ]
     for group, title in _TITLES.items():
         lines += ["", f"## {title}", "", "| claim | of | circuit; layers | number | must be |", "|---|---|---|---|---|"]

@@ -41,10 +41,10 @@ def final_ranks(run: RunData, circuit: str) -> Array:
     return means
 
 
-def parts(run: RunData, circuit: str = "kq") -> str:
+def parts(run: RunData, circuit: str = "kq") -> dict[str, int]:
     """How many heads and layers stand behind a number."""
     layers, heads = rank_curves(run, circuit)[1].shape[1:]
-    return f"{heads} heads × {layers} layers"
+    return {"heads": heads, "layers": layers}
 
 
 def against_init(run: RunData, circuit: str) -> Finding:

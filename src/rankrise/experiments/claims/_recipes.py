@@ -21,6 +21,7 @@ def _registered(name: str) -> dict[str, dict[str, Any]]:
 def departure(name: str, spec: Mapping[str, Any]) -> str:
     """What sets a run apart from its experiment at scale `paper`, as "60 of 500 epochs"; empty for nothing.
 
+    >>> from dataclasses import replace
     >>> from rankrise.experiments import experiments, to_json, vary
     >>> known = experiments()["vit-cifar10"]
     >>> departure("vit-cifar10", to_json(vary(known.paper, seed=3)))
@@ -29,14 +30,18 @@ def departure(name: str, spec: Mapping[str, Any]) -> str:
     '60 of 500 epochs'
     >>> departure("vit-cifar10", to_json(known.small))
     'scale small'
+    >>> departure("vit-cifar10", to_json(replace(known.paper, training=replace(known.paper.training, track_every=7))))
+    'a spec of its own'
     """
     for scale, other in _registered(name).items():
         words = "" if scale == "paper" else f"scale {scale}"
         if {**other, "seed": 0} == {**spec, "seed": 0}:
             return words
         if "training" in spec and _rest(other) == _rest(spec):
-            epochs = f"{spec['training']['epochs']} of {other['training']['epochs']} epochs"
-            return f"{words}, {epochs}" if words else epochs
+            done, whole = spec["training"]["epochs"], other["training"]["epochs"]
+            if done == whole:
+                break  # another warm-up, or measured at other steps
+            return f"{words}, {done} of {whole} epochs" if words else f"{done} of {whole} epochs"
     return "a spec of its own"
 
 

@@ -174,7 +174,7 @@ def return_after(run: RunData, *, at_end: bool = False) -> Finding:
     after = np.array([gaps[-1] if at_end else sustained(times, gaps) for times, gaps in found])
     what = "at the end" if at_end else "then within"
     detail = f"Pushed by {listed(pushed, '.3f')} of the largest product, {what} {listed(after, '.4f')}."
-    return Finding(float((after / pushed).max()), detail, f"{len(found)} perturbations")
+    return Finding(float((after / pushed).max()), detail, {"perturbations": len(found)})
 
 
 def end_after(run: RunData) -> Finding:
@@ -186,9 +186,8 @@ def end_after(run: RunData) -> Finding:
     for times, gaps in gaps_after(run):
         later = np.linspace(0.5 * (times[0] + times[-1]), times[-1], 101)
         after.append(float(np.median(np.interp(later, times, gaps))))
-    return Finding(
-        max(after), f"{listed(np.array(after), '.4f')} of the largest product.", f"{len(after)} perturbations"
-    )
+    detail = f"{listed(np.array(after), '.4f')} of the largest product."
+    return Finding(max(after), detail, {"perturbations": len(after)})
 
 
 def smallest(quantity: str) -> Callable[[RunData], Finding]:
