@@ -57,8 +57,9 @@ def test_of_every_network_that_has_runs(rankrise):
     [
         (["stable_rnk_by_head"], 2, "Did you mean 'stable_rank_by_head'?"),
         (["stable_rank_by_head", "--experiment", "vit-cifar01"], 2, "Did you mean 'vit-cifar10'?"),
+        (["stable_rank_by_head", "--experiment", "vit-digits"], 2, "Make some: rankrise run vit-digits"),
         (["stable_rank_by_head", "--format", "gif"], 2, "`--format` must be of svg, png, pdf, csv; got 'gif'"),
-        (["toy_scales"], 1, "`toy_scales` needs finished runs of toy-flow"),
+        (["toy_scales"], 1, "Run them: rankrise run toy-flow-1e-2 toy-flow-1e-8 toy-flow-1e-32"),
         (["stable_rank_by_head", "--runs", "nowhere"], 1, "needs finished runs of vit-digits"),
         ([], 2, "Missing argument"),
     ],

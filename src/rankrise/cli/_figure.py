@@ -76,14 +76,17 @@ def _kinds(formats: str) -> list[str]:
 def _check_experiments(names: Sequence[str], found: Mapping[str, Sequence[Path]], runs: Path) -> None:
     import difflib
 
+    from rankrise.experiments import experiments
+
     bases = {name.partition("-scale-")[0] for name in found}
     for name in names:
         if name not in bases and name not in found:
             close = difflib.get_close_matches(name, sorted(bases | set(found)), n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
+            make = f" Make some: rankrise run {name}" if name in experiments() else ""
             raise typer.BadParameter(
                 f"`--experiment` must have finished runs in {runs}; {name!r} has none.{hint} "
-                f"There are: {', '.join(found) or 'none at all'}. Make some: rankrise run {name}"
+                f"There are: {', '.join(found) or 'none at all'}.{make}"
             )
 
 

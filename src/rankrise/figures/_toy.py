@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FLOW, STAGES, MATRIX = "toy-flow", "toy-stages", "toy-matrix-flow"
+_FLOWS = "toy-flow-1e-2 toy-flow-1e-8 toy-flow-1e-32"  # some of the family, for one who has none
 CIRCUITS = ("kq", "vo")
 _LETTERS = {"kq": "a", "vo": "b"}
 _SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
@@ -47,7 +48,7 @@ def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:
     Raises:
         ValueError: There are none, or they are of several tasks.
     """
-    folders = [folder for name in family(runs, FLOW, figure=figure, wanted=FLOW) for folder in runs[name]]
+    folders = [folder for name in family(runs, FLOW, figure=figure, wanted=_FLOWS) for folder in runs[name]]
     return sorted(_of_one_task(folders, figure), key=lambda flow: -flow.log10_alpha)
 
 
