@@ -71,7 +71,7 @@ bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks
 	$(BIN)/python benchmarks/bench_theory_flow.py --out benchmarks/results
 
 demo: $(VENV)/.made-demo-report ## docs/demo/index.html again, from results/runs
-	$(BIN)/python -m rankrise.report.demo docs/demo/index.html --runs results/runs
+	$(BIN)/python -m rankrise.lab.report.demo docs/demo/index.html --runs results/runs
 
 docs: $(VENV)/.made-docs ## the documentation as a site in ./site
 	$(BIN)/zensical build --clean

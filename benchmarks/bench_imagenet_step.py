@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from bench_training_step import Clocked
 
-from rankrise.data import load_dataset
-from rankrise.experiments import experiments
-from rankrise.models import build_model
+from rankrise.lab.data import load_dataset
+from rankrise.lab.experiments import experiments
+from rankrise.lab.models import build_model
+from rankrise.lab.training import train
 from rankrise.store import environment
-from rankrise.training import train
 
 IMAGES = 1_281_167
 EPOCHS = 360

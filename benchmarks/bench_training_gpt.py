@@ -1,4 +1,4 @@
-"""Tokens per second of GPT-2 small in bf16: `rankrise.training.train` against HF's GPT2LMHeadModel in a plain loop.
+"""Tokens per second of GPT-2 small in bf16: `rankrise.lab.training.train` against HF's GPT2LMHeadModel in a plain loop.
 
 Both train on WikiText-2 (synthetic tokens of the same vocabulary without --data), sequences of 1024, the same batch,
 AdamW; ours with its rank tracking.
@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from rankrise.data import Batch, DataConfig, Dataset, load_dataset
-from rankrise.models import GPTConfig, build_model
+from rankrise.lab.data import Batch, DataConfig, Dataset, load_dataset
+from rankrise.lab.models import GPTConfig, build_model
+from rankrise.lab.training import TrainingConfig, train
 from rankrise.store import environment
-from rankrise.training import TrainingConfig, train
 
 COMMAND = re.sub(r" --(out|data) \S+", "", " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]))
 BATCH, CONTEXT = 16, 1024

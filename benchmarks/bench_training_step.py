@@ -1,4 +1,4 @@
-"""Milliseconds per optimiser step of the paper's ViT on CIFAR-10: `rankrise.training.train` against plain loops.
+"""Milliseconds per optimiser step of the paper's ViT on CIFAR-10: `rankrise.lab.training.train` against plain loops.
 
 Ours is the whole loop as `rankrise run vit-cifar10` has it, data, augmentation and rank tracking included. Every
 contender sees the same batches (512 images, flip and crop, on the device) of the same network, but for HF's ViT, whose
@@ -24,10 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rankrise.data import Batch, DataConfig, Dataset, load_dataset
-from rankrise.models import ViTConfig, build_model
+from rankrise.lab.data import Batch, DataConfig, Dataset, load_dataset
+from rankrise.lab.models import ViTConfig, build_model
+from rankrise.lab.training import TrainingConfig, train
 from rankrise.store import environment
-from rankrise.training import TrainingConfig, train
 
 COMMAND = re.sub(r" --(out|data) \S+", "", " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]))
 BATCH, PAPER_EPOCHS = 512, 500

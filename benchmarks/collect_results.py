@@ -6,7 +6,7 @@ Copies `runs/<name>/<hash>` to `results/runs/<name>/<hash>`; what is there alrea
 import argparse
 from pathlib import Path
 
-from rankrise.experiments import thin_run
+from rankrise.lab.experiments import thin_run
 from rankrise.store import has_run, is_sealed
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from rankrise.experiments import Prediction, prediction_lines, read_prediction
+from rankrise.lab.experiments import Prediction, prediction_lines, read_prediction
 from rankrise.store import load_spec
 
 ROOT = Path(__file__).parents[1]

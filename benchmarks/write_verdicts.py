@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from rankrise.experiments import find_runs
-from rankrise.experiments.claims import evaluate_claims
+from rankrise.lab.claims import evaluate_claims
+from rankrise.lab.experiments import find_runs
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduce.md"

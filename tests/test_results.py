@@ -12,10 +12,10 @@ from scipy import stats
 from tests import plain_numbers
 from tests.plain_numbers import FAMILY, by_seed, final_ranks
 
-from rankrise.experiments import experiments, find_runs, read_spec
-from rankrise.experiments.claims import evaluate_claims
-from rankrise.figures import build_figure, build_figures, figure_ids
-from rankrise.report import draw
+from rankrise.lab.claims import evaluate_claims
+from rankrise.lab.experiments import experiments, find_runs, read_spec
+from rankrise.lab.figures import build_figure, build_figures, figure_ids
+from rankrise.lab.report import draw
 from rankrise.store import load_run, verify_run
 
 ROOT = Path(__file__).parents[1]

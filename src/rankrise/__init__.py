@@ -16,18 +16,13 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from rankrise import checkpoints as checkpoints
-    from rankrise import data as data
-    from rankrise import experiments as experiments
-    from rankrise import figures as figures
     from rankrise import heads as heads
+    from rankrise import lab as lab
     from rankrise import linalg as linalg
-    from rankrise import models as models
-    from rankrise import report as report
     from rankrise import signals as signals
     from rankrise import store as store
     from rankrise import theory as theory
     from rankrise import tracking as tracking
-    from rankrise import training as training
     from rankrise.checkpoints import diff as diff
     from rankrise.checkpoints import extract_lora as extract_lora
     from rankrise.linalg import delta_spectrum as delta_spectrum
@@ -43,18 +38,13 @@ if TYPE_CHECKING:
 
 _SUBPACKAGES = (
     "checkpoints",
-    "data",
-    "experiments",
-    "figures",
     "heads",
+    "lab",
     "linalg",
-    "models",
-    "report",
     "signals",
     "store",
     "theory",
     "tracking",
-    "training",
 )
 _NAMES = {
     "rankrise.checkpoints": ("diff", "extract_lora"),

@@ -5,7 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.figures.runs import network_run
+from tests.lab.figures.runs import network_run
 
 from rankrise.cli import main
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from rankrise import experiments as ex
 from rankrise.cli import main
+from rankrise.lab import experiments as ex
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from tests.cli import tiny
 
-from rankrise import report
 from rankrise.cli import main
-from rankrise.experiments import _reproduction, find_runs
-from rankrise.figures import Axis, FigureData, Panel, Trace
-from rankrise.report import write_report
+from rankrise.lab import report
+from rankrise.lab.experiments import _reproduction, find_runs
+from rankrise.lab.figures import Axis, FigureData, Panel, Trace
+from rankrise.lab.report import write_report
 from rankrise.store import load_run
 
 FIGURES = {
@@ -92,7 +92,7 @@ def test_from_nothing_to_the_report(rankrise, monkeypatch, tmp_path):
 
 
 def test_strict_is_about_verdicts_and_nothing_else_is(rankrise, monkeypatch):
-    from rankrise.experiments.claims import _evaluate
+    from rankrise.lab.claims import _evaluate
 
     undrawn(monkeypatch)
     monkeypatch.setitem(_reproduction.PARTS, "smoke", tiny.PARTS[:1])
@@ -121,7 +121,7 @@ def test_a_failing_run_is_said_and_the_rest_goes_on(rankrise, monkeypatch, tmp_p
 
 
 def test_a_run_that_diverges_is_a_failure(rankrise, monkeypatch, tmp_path):
-    from rankrise.experiments import Attempt, _reproduce
+    from rankrise.lab.experiments import Attempt, _reproduce
 
     undrawn(monkeypatch)
     monkeypatch.setattr(_reproduce, "_attempt", lambda run, *rest: Attempt(run, "diverged", "loss is inf"))

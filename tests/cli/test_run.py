@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rankrise import experiments as ex
 from rankrise.cli import main
+from rankrise.lab import experiments as ex
 from rankrise.store import load_run
 
 NAME = "vit-cifar10"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rankrise.cli._verdicts import verdict_table
-from rankrise.experiments.claims import Claim, Verdict
+from rankrise.lab.claims import Claim, Verdict
 
 
 def verdict(name, result, value=None, low=None, high=None, reason=""):

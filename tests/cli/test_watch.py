@@ -4,8 +4,8 @@ import io
 from types import SimpleNamespace
 
 from rankrise.cli._watch import PlanWatch
-from rankrise.experiments import Attempt, plan_run
-from rankrise.training import Report
+from rankrise.lab.experiments import Attempt, plan_run
+from rankrise.lab.training import Report
 
 
 class Terminal(io.StringIO):

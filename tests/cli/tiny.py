@@ -5,8 +5,8 @@ Run as a script, it is the command `rankrise` with that plan.
 
 import sys
 
-from rankrise.experiments import _reproduction
-from rankrise.experiments.specs._reproduction import Part
+from rankrise.lab.experiments import _reproduction
+from rankrise.lab.experiments.specs._reproduction import Part
 
 PARTS = (
     Part("toy-stages", "smoke"),

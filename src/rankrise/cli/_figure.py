@@ -12,7 +12,7 @@ from rankrise.cli._output import folder
 from rankrise.cli._run import Scale
 
 if TYPE_CHECKING:
-    from rankrise.figures import FigureData
+    from rankrise.lab.figures import FigureData
 
 _FORMATS = ("svg", "png", "pdf", "csv")
 
@@ -34,8 +34,8 @@ def figure(
     """Draw figures of finished runs; nothing is trained. Each is also written as the numbers behind it."""
     kinds = _kinds(formats)
     folder(out, "--out")
-    from rankrise.experiments import find_runs
-    from rankrise.figures import figure_ids, takes_experiment
+    from rankrise.lab.experiments import find_runs
+    from rankrise.lab.figures import figure_ids, takes_experiment
 
     try:
         wanted = list(figure_ids()) if ids == ["all"] else list(dict.fromkeys(ids))
@@ -76,7 +76,7 @@ def _kinds(formats: str) -> list[str]:
 def _check_experiments(names: Sequence[str], found: Mapping[str, Sequence[Path]], runs: Path) -> None:
     import difflib
 
-    from rankrise.experiments import experiments
+    from rankrise.lab.experiments import experiments
 
     bases = {name.partition("-scale-")[0] for name in found}
     for name in names:
@@ -96,7 +96,7 @@ def _figures(ids: Sequence[str], experiments: Sequence[str], found: Mapping[str,
     Raises:
         ValueError: One cannot be made, and says what to run.
     """
-    from rankrise.figures import build_figure, build_figures, takes_experiment
+    from rankrise.lab.figures import build_figure, build_figures, takes_experiment
 
     gallery = None
     drawn: list[FigureData] = []
@@ -113,8 +113,8 @@ def _figures(ids: Sequence[str], experiments: Sequence[str], found: Mapping[str,
 
 
 def _save(figure: "FigureData", path: Path) -> Path:
-    from rankrise.figures import to_csv
-    from rankrise.report import draw
+    from rankrise.lab.figures import to_csv
+    from rankrise.lab.report import draw
     from rankrise.store import replacing
 
     if path.suffix != ".csv":

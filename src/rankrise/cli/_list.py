@@ -9,7 +9,7 @@ import typer
 from rankrise.cli._output import table
 
 if TYPE_CHECKING:
-    from rankrise.experiments import Experiment, Spec
+    from rankrise.lab.experiments import Experiment, Spec
 
 
 def list_experiments(
@@ -20,7 +20,7 @@ def list_experiments(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
 ) -> None:
     """List the experiments, whether the data of each scale is found, and how many runs are done."""
-    from rankrise.experiments import experiments
+    from rankrise.lab.experiments import experiments
 
     records = [_record(experiment, data, out) for experiment in experiments().values()]
     if as_json:
@@ -42,7 +42,7 @@ def list_experiments(
 
 
 def _record(experiment: "Experiment", data: Path | None, out: Path) -> dict[str, Any]:
-    from rankrise.experiments import missing_data, spec_hash
+    from rankrise.lab.experiments import missing_data, spec_hash
 
     return {
         "name": experiment.name,
@@ -58,7 +58,7 @@ def _record(experiment: "Experiment", data: Path | None, out: Path) -> dict[str,
 
 def _data_of(spec: "Spec") -> str:
     """The data set of a spec; theory runs make theirs."""
-    from rankrise.experiments import TheorySpec
+    from rankrise.lab.experiments import TheorySpec
 
     return "teacher" if isinstance(spec, TheorySpec) else spec.data.name
 

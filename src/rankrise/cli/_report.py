@@ -22,7 +22,7 @@ def report(
 ) -> None:
     """Write the report of finished runs; nothing is trained. Works on results/runs of the repository as well."""
     folder(out, "--out")
-    from rankrise.experiments import find_runs, unread_runs
+    from rankrise.lab.experiments import find_runs, unread_runs
 
     found = find_runs(runs, scale=None if scale is None else scale.value)
     if not found:

@@ -19,7 +19,7 @@ from rankrise.cli._run import Scale
 from rankrise.cli._watch import PlanWatch
 
 if TYPE_CHECKING:
-    from rankrise.experiments import Attempt, PlannedRun, Reproduction
+    from rankrise.lab.experiments import Attempt, PlannedRun, Reproduction
 
 
 def reproduce(
@@ -51,7 +51,7 @@ def reproduce(
     folder(out, "--out")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise typer.BadParameter("Must be one process; use torchrun with `rankrise run`, then reproduce alone.")
-    from rankrise.experiments import plan_reproduction
+    from rankrise.lab.experiments import plan_reproduction
 
     plan = plan_reproduction(scale.value, data=data, out=runs, num_seeds=seeds)
     if dry_run:
@@ -78,7 +78,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _carry_out(plan: "Reproduction", runs: Path, out: Path, device: str | None, *, strict: bool, as_json: bool) -> None:
-    from rankrise.experiments import carry_out
+    from rankrise.lab.experiments import carry_out
 
     watch = PlanWatch()
     _announce(plan, runs, device, watch)
@@ -114,8 +114,8 @@ def _announce(plan: "Reproduction", out: Path, device: str | None, watch: PlanWa
 
 
 def _counts(plan: "Reproduction", out: Path, device: str | None) -> str:
-    from rankrise.experiments import estimate_seconds
-    from rankrise.training import duration
+    from rankrise.lab.experiments import estimate_seconds
+    from rankrise.lab.training import duration
 
     fates = Counter(_fate(run) for run in plan.runs)
     left = estimate_seconds(plan.runs, out=out, device=device)
@@ -151,7 +151,7 @@ def _record(run: "PlannedRun", attempt: "Attempt | None" = None) -> dict[str, An
 
 
 def _print_plan(plan: "Reproduction", out: Path, device: str | None, as_json: bool) -> None:
-    from rankrise.experiments import estimate_seconds
+    from rankrise.lab.experiments import estimate_seconds
 
     if as_json:
         record = {

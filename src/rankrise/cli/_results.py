@@ -11,8 +11,8 @@ import typer
 from rankrise.cli._verdicts import verdict_table
 
 if TYPE_CHECKING:
-    from rankrise.experiments.claims import Verdict
-    from rankrise.figures import Gallery
+    from rankrise.lab.claims import Verdict
+    from rankrise.lab.figures import Gallery
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ def write_results(
     runs: Mapping[str, Sequence[Path]], out: Path, *, absent: Mapping[str, str], note: Callable[[str], None]
 ) -> Results:
     """Evaluate every claim, draw every figure that can be drawn, write the report."""
-    from rankrise.experiments._reproduce import is_full
-    from rankrise.experiments.claims import evaluate_claims
-    from rankrise.figures import build_figures
-    from rankrise.report import environment_of, write_report
+    from rankrise.lab.claims import evaluate_claims
+    from rankrise.lab.experiments._reproduce import is_full
+    from rankrise.lab.figures import build_figures
+    from rankrise.lab.report import environment_of, write_report
 
     verdicts: Sequence[Any] = evaluate_claims(runs, absent=absent)
     gallery = build_figures(runs)

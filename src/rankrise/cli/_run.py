@@ -13,7 +13,7 @@ from rankrise.cli._output import table
 from rankrise.cli._runs import run_plans
 
 if TYPE_CHECKING:
-    from rankrise.experiments import NamedSpec, PlannedRun
+    from rankrise.lab.experiments import NamedSpec, PlannedRun
 
 
 class Scale(enum.StrEnum):
@@ -67,7 +67,7 @@ def run(
         if any(plan.problem for plan in plans):
             raise typer.Exit(1)
         return
-    from rankrise.experiments import joined_processes
+    from rankrise.lab.experiments import joined_processes
 
     with joined_processes(device):
         code = run_plans(plans, device=device, as_json=as_json)
@@ -100,7 +100,7 @@ def _plan(
     out: Path,
 ) -> "list[PlannedRun]":
     """Every run that is asked for, once, looked at before the first begins."""
-    from rankrise.experiments import find_experiment, plan_run, read_spec
+    from rankrise.lab.experiments import find_experiment, plan_run, read_spec
 
     try:
         for name in names:

@@ -12,8 +12,8 @@ from rankrise.cli._errors import is_main_process, show
 from rankrise.cli._output import table
 
 if TYPE_CHECKING:
-    from rankrise.experiments import PlannedRun, RunReport
-    from rankrise.training import Progress
+    from rankrise.lab.experiments import PlannedRun, RunReport
+    from rankrise.lab.training import Progress
 
 _SCORES = {  # of the last row of each, with how it is written
     "train_loss": "train loss {:.4g}",
@@ -28,7 +28,7 @@ def run_plans(plans: "Sequence[PlannedRun]", *, device: str | None, as_json: boo
 
     In a distributed run (`RANK` is set by torchrun) only the first process speaks.
     """
-    from rankrise.experiments import execute_run
+    from rankrise.lab.experiments import execute_run
 
     is_main = is_main_process()
     reports: list[RunReport] = []
@@ -64,7 +64,7 @@ def run_plans(plans: "Sequence[PlannedRun]", *, device: str | None, as_json: boo
 
 def describe(report: "RunReport") -> str:
     """A few lines: scores, and the stable ranks of both circuits by layer; of an experiment of its own, its tables."""
-    from rankrise.experiments import PredictionSpec, prediction_lines, read_prediction
+    from rankrise.lab.experiments import PredictionSpec, prediction_lines, read_prediction
 
     if isinstance(report.spec, PredictionSpec):
         lines = prediction_lines(read_prediction(report.folder))
@@ -84,7 +84,7 @@ def describe(report: "RunReport") -> str:
 def _intention(plan: "PlannedRun") -> str:
     if plan.state == "done":
         return f"done before, in {plan.folder}; skipped"
-    from rankrise.experiments import TheorySpec
+    from rankrise.lab.experiments import TheorySpec
 
     if plan.state != "unfinished":
         return f"new, in {plan.folder}"
@@ -95,7 +95,7 @@ def _intention(plan: "PlannedRun") -> str:
 @contextlib.contextmanager
 def _progress(is_wanted: bool) -> "Iterator[Progress | None]":
     """A bar or lines on stderr; closed whatever happens."""
-    from rankrise.training import show_progress
+    from rankrise.lab.training import show_progress
 
     progress = show_progress() if is_wanted else None
     try:

@@ -8,7 +8,7 @@ from rankrise.cli._output import table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rankrise.experiments.claims import Verdict
+    from rankrise.lab.claims import Verdict
 
 _MOST_REASONS = 8
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from rankrise.experiments import Attempt, PlannedRun
-    from rankrise.training import Report
+    from rankrise.lab.experiments import Attempt, PlannedRun
+    from rankrise.lab.training import Report
 
 _SECONDS = 15.0  # between two plain lines of one run
 
@@ -67,7 +67,7 @@ class PlanWatch:
         return f"about {self._duration(seconds)} left" if seconds >= 1 else "nearly done"
 
     def _duration(self, seconds: float) -> str:
-        from rankrise.training import duration
+        from rankrise.lab.training import duration
 
         return duration(seconds)
 

@@ -1,0 +1,10 @@
+"""What the paper claims, and what it leaves open, as predicates on the tables of runs: a number, a bound, a verdict.
+
+Nothing is trained or solved here. A claim that fails is reported as failing, one whose runs are missing as not tested.
+"""
+
+from rankrise.lab.claims._claim import Claim as Claim
+from rankrise.lab.claims._claim import Verdict as Verdict
+from rankrise.lab.claims._evaluate import claims as claims
+from rankrise.lab.claims._evaluate import describe_claims as describe_claims
+from rankrise.lab.claims._evaluate import evaluate_claims as evaluate_claims

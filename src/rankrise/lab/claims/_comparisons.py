@@ -1,0 +1,164 @@
+"""Claims that compare networks: initial scales (4), data sets (3, 5)."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rankrise.lab.claims._claim import Bound, Finding, Predicate, predicate
+from rankrise.lab.claims._curves import listed, rank_correlation
+from rankrise.lab.claims._networks import CIRCUITS, final_ranks, parts, rank_curves
+from rankrise.lab.experiments._run_data import RunData
+
+_FACTORS = ("1", "0.3", "0.1", "0.03")
+FAMILIES = {base: tuple(f"{base}-scale-{factor}" for factor in _FACTORS) for base in ("vit-cifar10", "vit-digits")}
+_FIGURE = "[v1] Fig. 4, [v2] Fig. 7"
+
+
+def scale_of(run: RunData) -> float:
+    """The factor of its initial weights."""
+    return float(run.part("model").get("init_scale", 1.0))
+
+
+def all_but_scale(spec: Mapping[str, Any]) -> object:
+    """What runs at several initial scales must have in common."""
+    model = {key: value for key, value in spec.get("model", {}).items() if key != "init_scale"}
+    return {**spec, "model": model, "seed": None}
+
+
+def size_and_length(spec: Mapping[str, Any]) -> object:
+    """What networks on two data sets must have in common: all of the model but its classes, and the epochs."""
+    model = {key: value for key, value in spec.get("model", {}).items() if key != "num_classes"}
+    return model, spec.get("training", {}).get("epochs")
+
+
+def ordered_pairs(*runs: RunData, circuit: str) -> Finding:
+    """The share of layers and neighbouring scales where the smaller scale has the lower stable rank."""
+    family = sorted(runs, key=scale_of, reverse=True)
+    ranks = np.stack([final_ranks(run, circuit) for run in family])
+    detail = "; ".join(f"scale {scale_of(run):g}: {listed(row)}" for run, row in zip(family, ranks, strict=True))
+    return Finding(float((ranks[1:] < ranks[:-1]).mean()), f"Layers 1-{ranks.shape[1]}, {detail}.", parts(runs[0]))
+
+
+def ends_apart(*runs: RunData, circuit: str) -> Finding:
+    """Stable rank at the largest scale over that at the smallest, in the layer where they differ least."""
+    family = sorted(runs, key=scale_of, reverse=True)
+    large, small = final_ranks(family[0], circuit), final_ranks(family[-1], circuit)
+    scales = [f"{scale_of(run):g}" for run in (family[0], family[-1])]
+    detail = f"Layers 1-{len(large)}: {listed(large)} at {scales[0]}, {listed(small)} at {scales[1]}."
+    return Finding(float((large / small).min()), detail, parts(runs[0]))
+
+
+def accuracy_lost(*runs: RunData) -> Finding:
+    """Test accuracy at the largest scale less that at the smallest."""
+    family = sorted(runs, key=scale_of, reverse=True)
+    found = np.array([run.scalar("test_accuracy")[-1] for run in family])
+    scales = ", ".join(f"{scale_of(run):g}" for run in family)
+    parts(family[0])  # refuses a run that is too short
+    return Finding(float(found[0] - found[-1]), f"Accuracy {listed(found, '.3f')} at scales {scales}.")
+
+
+def mean_rank_ratio(first: RunData, second: RunData, *, circuit: str) -> Finding:
+    """Mean stable rank over layers and heads of one network over that of another."""
+    a, b = (final_ranks(run, circuit) for run in (first, second))
+    return Finding(float(a.mean() / b.mean()), f"{listed(a)} against {listed(b)}, layer by layer.", parts(first))
+
+
+def steadier(first: RunData, second: RunData) -> Finding:
+    """Difference of the median over layers of the rank correlation of stable rank with time."""
+    medians = []
+    for run in (first, second):
+        steps, ranks = rank_curves(run, "kq")
+        medians.append(float(np.median([rank_correlation(steps, layer) for layer in ranks.mean(-1).T])))
+    return Finding(medians[0] - medians[1], f"{medians[0]:.2f} against {medians[1]:.2f}.", parts(first))
+
+
+_MOST: Bound = ("≥", 0.9)
+_ABOVE_ONE: Bound = (">", 1)
+_ONE_FAMILY = "one network and recipe, but for the initial scale"
+PREDICATES: tuple[Predicate, ...] = (
+    predicate(
+        "3",
+        "steadier@vit-imagenet",
+        "the gradual rise is clearer on ImageNet than on CIFAR-10",
+        reference="[v2] Fig. 1",
+        circuit="kq",
+        layers="median over layers",
+        aggregate="difference of Spearman's correlation of stable rank, mean over heads, with the step",
+        needs=("vit-imagenet", "vit-cifar10"),
+        measure=steadier,
+        must_be=(">", 0),
+    ),
+    *(
+        predicate(
+            "4",
+            f"{name}-{circuit}@{base}-scale",
+            f"{statement} gives a {CIRCUITS[circuit]} of lower stable rank",
+            reference=_FIGURE if base == "vit-cifar10" else f"as {_FIGURE}, on digits",
+            circuit=circuit,
+            layers="every layer",
+            aggregate=aggregate,
+            needs=family,
+            measure=functools.partial(measure, circuit=circuit),
+            must_be=must_be,
+            at_least=at_least,
+            shared=all_but_scale,
+            one_of=_ONE_FAMILY,
+        )
+        for base, family in FAMILIES.items()
+        for circuit in CIRCUITS
+        for name, statement, measure, must_be, at_least, aggregate in (
+            (
+                "each-smaller-scale-is-lower",
+                "each smaller initial scale",
+                ordered_pairs,
+                _MOST,
+                3,
+                "share of layers × neighbouring scales with a lower stable rank at the end, mean over heads",
+            ),
+            (
+                "smallest-scale-is-lower",
+                "the smallest initial scale",
+                ends_apart,
+                _ABOVE_ONE,
+                2,
+                "min over layers of final stable rank, mean over heads, at the largest scale over that at the smallest",
+            ),
+        )
+    ),
+    *(
+        predicate(
+            "5",
+            f"small-scale-hurts@{base}-scale",
+            "too small an initial scale hurts accuracy",
+            reference="CENG501, on [v2] Fig. 7",
+            circuit="accuracy",
+            layers="",
+            aggregate="test accuracy at the largest scale less that at the smallest, at the end",
+            needs=(family[0], family[-1]),  # one that was not small enough tests nothing
+            measure=accuracy_lost,
+            must_be=("≥", 0.01),
+            shared=all_but_scale,
+            one_of=_ONE_FAMILY,
+        )
+        for base, family in FAMILIES.items()
+    ),
+    *(
+        predicate(
+            "5",
+            f"more-classes-higher-{circuit}@vit-cifar100",
+            f"the {CIRCUITS[circuit]} has higher stable rank on CIFAR-100 than on CIFAR-10",
+            reference="CENG501, on [v2] Fig. 4",
+            circuit=circuit,
+            layers="mean over layers",
+            aggregate="ratio of stable ranks at the end, mean over heads and layers",
+            needs=("vit-cifar100", "vit-cifar10"),
+            measure=functools.partial(mean_rank_ratio, circuit=circuit),
+            must_be=(">", 1),
+            shared=size_and_length,
+            one_of="one size and number of epochs",
+        )
+        for circuit in CIRCUITS
+    ),
+)

@@ -1,0 +1,148 @@
+"""From runs to verdicts: seeds are matched, and what is missing is said."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rankrise.lab.claims import _comparisons, _networks, _toy, _variants
+from rankrise.lab.claims._claim import Claim, Predicate, Verdict
+from rankrise.lab.claims._judge import judge, untested
+from rankrise.lab.claims._recipes import departure
+from rankrise.lab.experiments._registry import find_experiment
+from rankrise.lab.experiments._run_data import NotMeasurable, RunData
+from rankrise.lab.experiments._spec import TrainingSpec
+
+PREDICATES: tuple[Predicate, ...] = (
+    *_toy.PREDICATES,
+    *_networks.PREDICATES,
+    *_comparisons.PREDICATES,
+    *_variants.PREDICATES,
+)
+_PIPE = r"\|"  # inside a cell of a table
+_TITLES = {
+    "1": "The toy learns in stages",
+    "2": "The learned change has low rank",
+    "3": "Its rank grows gradually",
+    "4": "Smaller initial weights give lower rank",
+    "5": "What the CENG501 reproduction reports",
+    "beyond": "Beyond the paper",
+}
+
+
+def claims() -> list[Claim]:
+    """Every claim, in the order of the paper.
+
+    >>> claims()[0].id
+    'one-joins-per-stage@toy-stages'
+    """
+    return [predicate.claim for predicate in PREDICATES]
+
+
+def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, str] | None = None) -> list[Verdict]:
+    """Test every claim on the runs there are.
+
+    Seeds are the independent repeats: heads of one network are not, so a number is taken over heads and layers within a
+    run, and its 95% interval (Student's t) over runs. The verdict is that of the mean; of a claim that something is
+    always so, that of the worst seed, without an interval. Experiments that a claim compares are compared seed by seed.
+    A run on data that only stands in for the experiment's own, as at scale `smoke`, and one with fewer than ten
+    measurements, test nothing. A run that is not of scale `paper` counts, and its verdict says what it is: "scale
+    small", "60 of 500 epochs".
+
+    Args:
+        runs: Folders of finished runs by experiment, one for each seed.
+        absent: Why experiments have no run, by name, a sentence each: the reason of what is not tested.
+
+    Raises:
+        ValueError: A folder is no run of an experiment.
+
+    >>> verdict = evaluate_claims({})[0]
+    >>> verdict.verdict, verdict.reason
+    ('not tested', 'No run of toy-stages. `rankrise run toy-stages` makes one.')
+    """
+    data = {name: [RunData(Path(folder)) for folder in folders] for name, folders in runs.items()}
+    for run in (run for members in data.values() for run in members):
+        if not run.spec:
+            raise ValueError(f"{run.folder} must be the run of an experiment; its spec.json holds none.")
+    return [_evaluate(predicate, data, absent or {}) for predicate in PREDICATES]
+
+
+def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absent: Mapping[str, str]) -> Verdict:
+    present = [name for name in predicate.needs if data.get(name)]
+    missing = [name for name in predicate.needs if name not in present]
+    if missing and len(present) < (predicate.at_least or len(predicate.needs)):
+        names = " ".join(missing)
+        reasons = dict.fromkeys(absent[name] for name in missing if name in absent)
+        if reasons:
+            return untested(predicate, " ".join(reasons))
+        return untested(predicate, f"No run of {', '.join(missing)}. `rankrise run {names}` makes one.")
+    for name in present:
+        specs = [{key: value for key, value in run.spec.items() if key != "seed"} for run in data[name]]
+        if any(spec != specs[0] for spec in specs):
+            return untested(predicate, f"Runs of {name} must differ in their seed only. Pass those of one scale.")
+    by_seed = [{run.seed: run for run in data[name]} for name in present]
+    seeds = sorted(set.intersection(*(set(found) for found in by_seed)))
+    if not seeds:
+        return untested(predicate, f"No seed was run of all of {', '.join(present)}. Run them with the same --seed.")
+    used = [[found[seed] for found in by_seed] for seed in seeds]
+    if predicate.shared and any(predicate.shared(run.spec) != predicate.shared(used[0][0].spec) for run in used[0]):
+        return untested(predicate, f"Runs of {', '.join(present)} must be of {predicate.one_of}. Pass such runs.")
+    for name, run in zip(present, used[0], strict=True):
+        if stand_in := _stand_in(name, run):
+            return untested(predicate, stand_in)
+    try:
+        findings = [predicate.measure(*group) for group in used]
+    except NotMeasurable as error:
+        return untested(predicate, str(error))
+    except (OSError, ValueError):  # says a path of this machine
+        return untested(predicate, f"A run of {', '.join(present)} cannot be read: move it away, and run it again.")
+    sources = tuple(dict.fromkeys(run.source for group in used for run in group))
+    apart = dict.fromkeys(departure(name, run.spec) for name, run in zip(present, used[0], strict=True))
+    return judge(predicate, seeds, findings, sources, "; ".join(words for words in apart if words))
+
+
+def _stand_in(name: str, run: RunData) -> str:
+    """Why a run is not of the data its experiment is about, as at scale `smoke`; empty when it is."""
+    spec = find_experiment(name).paper
+    wanted = spec.data.name if isinstance(spec, TrainingSpec) else None
+    got = run.spec.get("data", {}).get("name")
+    if wanted is None or got is None or got == wanted:
+        return ""
+    return f"{run.source} was trained on {got}, which stands in for {wanted}: run it at a larger scale."
+
+
+def describe_claims() -> str:
+    """All claims as a page in Markdown, each with its exact predicate; `docs/claims.md` is this text."""
+    lines = [
+        "# Claims",
+        "",
+        "What is tested, exactly. `rankrise.lab.claims.evaluate_claims` reads these numbers from the tables",
+        "of runs; a claim *holds* if the mean over seeds is as the last column says, and its 95% interval over seeds",
+        "is given beside it, with ? where the interval contains the bound: more seeds could turn the verdict. A claim",
+        "that something is always so, of all stages and all tasks, would be averaged away by that: its number is that",
+        "of the *worst seed*, it has no interval, and one seed that contradicts it is enough. Heads and layers of one",
+        "network are not independent: they never count as repeats. Layers count from 1. Where a number or a bound is",
+        "known to be chosen after a look at runs, it says so; of the bounds of networks no record was kept. The page",
+        "is made by `describe_claims()`, and a test compares the two.",
+        "",
+        "How seeds were taken: from 0 on, none left out. At scale `smoke` the toy has seeds 0, 1 and 2, its limit",
+        "(`toy-stages`) and the flow nearest to it (`toy-flow-1e-32`) 0 to 11; at `small` seed 0 alone; at the",
+        "paper's size 0, 1 and 2. Networks have seed 0; those on digits at `smoke` and `small`, but for their",
+        "variants, and those by initial scale at the paper's size on CIFAR-10, have 0, 1 and 2. A table with missing",
+        "steps or with numbers that are not finite tests nothing, runs of several tasks or recipes are not compared,",
+        "and a number that is infinite in some seeds only has no mean: such claims are *not tested*. A run that is",
+        "not of scale `paper` is judged, and its verdict says what it is: *scale small*, *60 of 500 epochs*.",
+    ]
+    for group, title in _TITLES.items():
+        lines += ["", f"## {title}", "", "| claim | of | circuit; layers | number | must be |", "|---|---|---|---|---|"]
+        for predicate in PREDICATES:
+            if predicate.group == group:
+                claim = predicate.claim
+                where = f"{claim.circuit}; {claim.layers}" if claim.layers else claim.circuit
+                text = f"`{claim.id}`: {claim.statement} ({claim.reference})"
+                cells = (text, _short(predicate), where, claim.aggregate, claim.threshold)
+                lines.append(f"| {' | '.join(cell.replace('|', _PIPE) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(predicate: Predicate) -> str:
+    text = ", ".join(f"`{name}`" for name in predicate.needs)
+    return text if predicate.at_least is None else f"{text}; at least {predicate.at_least} of them"

@@ -1,0 +1,202 @@
+"""Numbers of theory runs that claims are about.
+
+Symbols:
+    T_k, L_k    times and losses of Algorithm 1 (run `toy-stages`); t_k activation times of the flow at α
+    A           log(1/α)
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from rankrise.lab.claims._claim import Finding
+from rankrise.lab.claims._curves import active_at_half, listed, num_stages, time_of_drop
+from rankrise.lab.experiments._run_data import Array, NotMeasurable, RunData
+
+_AWAY = 0.05  # of the fall of the loss
+_GRID = 4001  # times at which losses are compared
+_EMERGED = 0.01  # of the largest final singular value
+_PUSH = 0.1  # of the noise: a perturbation that moves no product by more is none
+
+
+def joins_per_stage(run: RunData) -> Finding:
+    """The most coordinates that enter the support in one stage."""
+    support = run.along("product") != 0
+    new = (support[1:] & ~support[:-1]).sum(1)
+    if not len(new):
+        raise NotMeasurable(f"{run.source} has no stage.")
+    return Finding(float(new.max()), f"{len(new)} stages, {int(support[-1].sum())} coordinates at the end.")
+
+
+def leaves_in_limit(run: RunData) -> Finding:
+    """How many times a coordinate leaves the support in the limit; and how near one comes to that."""
+    products = run.along("product")
+    support = products != 0
+    left = (support[:-1] & ~support[1:]).sum()
+    least = np.abs(products[support]).min(initial=math.inf)
+    return Finding(float(left), f"{len(support) - 1} stages; the least |q| of a support is {least:.3g}.")
+
+
+def leaves_in_flow(run: RunData) -> Finding:
+    """How many coordinates fall below the threshold after they passed it."""
+    above = np.abs(run.along("product")) > float(run.spec["threshold"])
+    left = (above[:-1] & ~above[1:]).any(0)
+    return Finding(float(left.sum()), f"{int(above.any(0).sum())} coordinates passed {run.spec['threshold']:g}.")
+
+
+def time_of_transitions(run: RunData) -> Finding:
+    """The share of the time that holds 90% of the fall of the loss."""
+    return Finding(time_of_drop(*run.curve()), "Of a straight line it would be 0.9.")
+
+
+def gaps_from_limit(stages: RunData, flow: RunData) -> Array:
+    """|L_α(t) − L_k| over the fall of the limit's loss, L_k the limit's at t, on an even grid of times."""
+    times, losses = flow.curve()
+    grid = np.linspace(0, times[-1], _GRID)
+    at, levels = stages.curve()
+    if levels[-1] >= levels[0]:
+        raise NotMeasurable(f"{stages.source} has no stage that lowers the loss.")
+    limit = levels[np.searchsorted(at, grid, side="right") - 1]
+    gaps: Array = np.abs(np.interp(grid, times, losses) - limit) / (levels[0] - levels[-1])
+    return gaps
+
+
+def distance_from_limit(stages: RunData, flow: RunData) -> Finding:
+    """The average of these over time."""
+    gaps = gaps_from_limit(stages, flow)
+    return Finding(float(gaps.mean()), f"{len(stages.scalar('time')) - 1} stages; at worst {gaps.max():.2f}.")
+
+
+def transitions_vanish(stages: RunData, *flows: RunData) -> Finding:
+    """The share of time away from every plateau of the limit, at the smallest α over that at the largest."""
+    shares = [float((gaps_from_limit(stages, flow) > _AWAY).mean()) for flow in flows]
+    detail = ", ".join(
+        f"{share:.3f} at 1e{flow.spec['log10_alpha']:g}" for share, flow in zip(shares, flows, strict=True)
+    )
+    if shares[0] == 0:
+        raise NotMeasurable("The flow at the largest α is never away from the limit.")
+    return Finding(shares[-1] / shares[0], f"Share of the time: {detail}.")
+
+
+def stage_distances(stages: RunData, flows: tuple[RunData, ...]) -> tuple[Array, Array]:
+    """T_k, and |t_k − T_k| for each flow, of coordinates that activate in the limit or in a flow.
+
+    One that does not activate before the end counts as activating there, the least its distance can be.
+    """
+    joined, at = stages.scalar("joined").astype(int), stages.scalar("time")[1:]
+    if len(joined) != len(at):
+        raise NotMeasurable(f"{stages.source} has {len(at)} times of {len(joined)} stages: run it again.")
+    end = min(flow.scalar("time")[-1] for flow in flows)
+    measured = np.minimum([flow.activation_times() for flow in flows], end)
+    limit = np.full(measured.shape[1], end)
+    np.minimum.at(limit, joined, at)
+    either = (limit < end) | (measured < end).any(0)
+    if either.sum() < 2:
+        raise NotMeasurable("Fewer than two coordinates activate.")
+    return limit[either], np.abs(measured[:, either] - limit[either])
+
+
+def convergence_order(stages: RunData, *flows: RunData) -> Finding:
+    """Order r in mean_k |t_k − T_k| ∝ A^-r, by least squares of logarithms."""
+    times, gaps = stage_distances(stages, flows)
+    means = gaps.mean(1)
+    if not means.min() > 0:
+        return Finding(math.inf, f"{len(times)} times equal those of the limit.")
+    inverse = np.array([-float(flow.spec["log10_alpha"]) for flow in flows]) * math.log(10)
+    slope = float(np.polyfit(np.log(inverse), np.log(means), 1)[0])
+    names = ", ".join(f"1e{flow.spec['log10_alpha']:g}" for flow in flows)
+    return Finding(-slope, f"Mean distance of {len(times)} times {listed(means, '.3f')} at {names}.")
+
+
+def worst_stage_time(stages: RunData, flow: RunData) -> Finding:
+    """Largest relative distance of a stage time, max_k |t_k − T_k| / T_k."""
+    times, gaps = stage_distances(stages, (flow,))
+    relative = gaps[0] / times
+    return Finding(float(relative.max()), f"{len(times)} stages, mean {relative.mean():.3f}.")
+
+
+def stages_of_coordinates(run: RunData) -> Finding:
+    """How many coordinates become active after a further part of the loss is learned."""
+    times = run.activation_times()
+    found = num_stages(*run.curve(), times)
+    return Finding(float(found), f"{int(np.isfinite(times).sum())} coordinates become active.")
+
+
+def active_at_half_loss(run: RunData) -> Finding:
+    """The share of coordinates that is active when half of the loss is learned."""
+    times = run.activation_times()
+    share = active_at_half(*run.curve(), times)
+    return Finding(share, f"{int(np.isfinite(times).sum())} coordinates become active.")
+
+
+def emerged_at_half_loss(run: RunData) -> Finding:
+    """The same of singular values of both products, of those that pass a hundredth of the largest."""
+    sigma = run.along("spectrum")
+    above = sigma > _EMERGED * sigma[-1].max()
+    times, losses = run.curve()
+    first = np.where(above.any(0), times[above.argmax(0)], np.inf)
+    share = active_at_half(times, losses, first)
+    return Finding(share, f"{int(above.any(0).sum())} of {sigma.shape[1]} singular values emerge.")
+
+
+def gaps_after(run: RunData) -> list[tuple[Array, Array]]:
+    """Times since each perturbation, and max_i |q̃_i − q_i| / max_i |q_i| at them, of those that moved a product."""
+    found = []
+    for times, plain, moved in run.pushes():
+        gaps = np.abs(moved - plain).max(1)
+        if gaps[0] >= _PUSH * float(run.spec["noise"]):
+            found.append((times, gaps / np.abs(plain[-1]).max()))
+    if not found:
+        raise NotMeasurable(f"No perturbation of {run.source} moved a product by a tenth of the noise.")
+    return found
+
+
+def sustained(times: Array, gaps: Array) -> float:
+    """The least distance that is kept for a tenth of the time: min over such windows of the largest in it.
+
+    >>> times = np.linspace(0, 1, 101)
+    >>> round(sustained(times, np.abs(times - 0.5)), 3)  # passing through 0 is no return
+    0.05
+    """
+    even = np.interp(np.linspace(times[0], times[-1], 101), times, gaps)
+    return float(np.lib.stride_tricks.sliding_window_view(even, 11).max(-1).min())
+
+
+def return_after(run: RunData, *, at_end: bool = False) -> Finding:
+    """How near the perturbed products come and stay for a while, or are at the end, as a part of the push.
+
+    A coordinate that had just passed the threshold is pushed ahead of its time, and what follows comes a little
+    earlier: the push is undone, and later the two paths are apart again.
+    """
+    found = gaps_after(run)
+    pushed = np.array([gaps[0] for _, gaps in found])
+    after = np.array([gaps[-1] if at_end else sustained(times, gaps) for times, gaps in found])
+    what = "at the end" if at_end else "then within"
+    detail = f"Pushed by {listed(pushed, '.3f')} of the largest product, {what} {listed(after, '.4f')}."
+    return Finding(float((after / pushed).max()), detail, {"perturbations": len(found)})
+
+
+def end_after(run: RunData) -> Finding:
+    """Distance in the second half of the time that they were followed, the median over that time.
+
+    Where stages follow closely both paths may be in the middle of a later drop at the very end, a little apart in time.
+    """
+    after = []
+    for times, gaps in gaps_after(run):
+        later = np.linspace(0.5 * (times[0] + times[-1]), times[-1], 101)
+        after.append(float(np.median(np.interp(later, times, gaps))))
+    detail = f"{listed(np.array(after), '.4f')} of the largest product."
+    return Finding(max(after), detail, {"perturbations": len(after)})
+
+
+def smallest(quantity: str) -> Callable[[RunData], Finding]:
+    """The smallest of a scalar over stages."""
+
+    def measure(run: RunData) -> Finding:
+        values, num_stages = run.scalar(quantity), len(run.scalar("time")) - 1
+        if len(values) != num_stages:
+            raise NotMeasurable(f"{run.source} has `{quantity}` of {len(values)} of {num_stages} stages: run it again.")
+        return Finding(float(values.min()), f"{len(values)} stages, median {np.median(values):.3g}.")
+
+    return measure

@@ -1,0 +1,106 @@
+"""Variants of two vision transformers, on CIFAR-10 and on digits: what the paper did not vary, one thing at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rankrise.lab.data import DataConfig
+from rankrise.lab.experiments._experiment import Experiment
+from rankrise.lab.experiments._spec import TrainingSpec
+from rankrise.lab.experiments.specs import _cifar, _digits
+from rankrise.lab.experiments.specs._varied import varied
+from rankrise.lab.models import ViTConfig
+from rankrise.lab.training import TrainingConfig
+
+_BASES = {
+    "vit-cifar10": (
+        _cifar.SMOKE,
+        _cifar.SMALL,
+        varied(_cifar.CIFAR10, training={"epochs": 100, "track_every": 97, "evaluate_every": 2}),
+    ),
+    "vit-digits": (_digits.SMOKE, _digits.SMALL, _digits.PAPER),
+}
+
+
+def _relu(spec: TrainingSpec) -> TrainingSpec:
+    return varied(spec, model={"activation": "relu"})
+
+
+def _sgd(spec: TrainingSpec) -> TrainingSpec:
+    """With momentum and a rate a thousand times Adam's, at which it learns in as many epochs."""
+    rate = 1000 * spec.training.learning_rate
+    return varied(spec, training={"optimiser": "sgd", "learning_rate": min(rate, 0.1), "momentum": 0.9})
+
+
+def _random_labels(spec: TrainingSpec) -> TrainingSpec:
+    return varied(spec, data={"random_labels": True})
+
+
+def _wide(spec: TrainingSpec) -> TrainingSpec:
+    """Twice as wide: head, embedding and MLP."""
+    model = spec.model
+    assert isinstance(model, ViTConfig)
+    doubled = {name: 2 * getattr(model, name) for name in ("head_dim", "width", "mlp_width")}
+    return varied(spec, model=doubled)
+
+
+VARIANTS: dict[str, tuple[Callable[[TrainingSpec], TrainingSpec], str]] = {
+    "relu": (_relu, "with ReLU in place of GELU"),
+    "sgd": (_sgd, "with SGD of momentum 0.9 in place of Adam"),
+    "random-labels": (_random_labels, "with random labels"),
+    "wide": (_wide, "twice as wide"),
+}
+
+
+def _variant(base: str, name: str) -> Experiment:
+    change, words = VARIANTS[name]
+    smoke, small, paper = (change(spec) for spec in _BASES[base])
+    return Experiment(
+        f"{base}-{name}",
+        f"{base}-scale-1 {words}",
+        f"whether low rank and its gradual rise need what was changed: compare with {base}-scale-1",
+        smoke=smoke,
+        small=small,
+        paper=paper,
+    )
+
+
+def _digits_scale(factor: float) -> Experiment:
+    values: dict[str, Any] = {"init_scale": factor}
+    return Experiment(
+        f"vit-digits-scale-{factor:g}",
+        f"vit-digits with initial weights times {factor:g}",
+        "a smaller initial scale gives a change of lower stable rank: compare the family vit-digits-scale-*",
+        smoke=varied(_digits.SMOKE, model=values),
+        small=varied(_digits.SMALL, model=values),
+        paper=varied(_digits.PAPER, model=values),
+    )
+
+
+_CENG501 = TrainingSpec(  # batches of 32 to 50,000 steps, a small network, images as they are (there: enlarged to 224)
+    data=DataConfig("cifar10"),
+    model=ViTConfig(num_layers=4, num_heads=4, head_dim=64, width=256, mlp_width=256),
+    training=TrainingConfig(
+        epochs=32,
+        batch_size=32,
+        optimiser="adam",
+        learning_rate=1e-4,
+        schedule="constant",
+        precision="bf16",
+        track_every=100,
+        num_spectra=60,
+        evaluate_every=2,
+    ),
+)
+
+EXPERIMENTS = (
+    *(_digits_scale(factor) for factor in (1.0, 0.3, 0.1, 0.03)),
+    *(_variant(base, name) for base in _BASES for name in VARIANTS),
+    Experiment(
+        "vit-cifar10-ceng501",
+        "The recipe of the CENG501 reproduction, 50,000 steps",
+        "its Fig. 5 and 6, measured per head and against true initial weights",
+        smoke=varied(_cifar.SMOKE, training={"schedule": "constant", "warmup_epochs": 0}),
+        small=varied(_cifar.SMALL, training={"schedule": "constant", "warmup_epochs": 0, "batch_size": 32}),
+        paper=_CENG501,
+    ),
+)

@@ -1,0 +1,134 @@
+"""What figures of trained networks share: time in epochs, means over heads and seeds, and what the curves do."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankrise.lab.claims._curves import early_mean
+from rankrise.lab.figures._data import Numbers, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rankrise.lab.experiments._run_data import RunData
+
+CIRCUITS = {"kq": "key-query change  Δ(W_K W_Qᵀ)", "vo": "value-output change  Δ(W_V W_Oᵀ)"}
+PRODUCTS = {"kq": "key-query  W_K W_Qᵀ", "vo": "value-output  W_V W_Oᵀ"}
+SHORT = {"kq": "key-query", "vo": "value-output"}
+
+
+def band_words(runs: "Sequence[RunData]") -> str:
+    """What a band is: heads are not independent, so seeds decide where there are several."""
+    return "± sd over heads" if len(runs) == 1 else "± sd over seeds of the mean over heads"
+
+
+def epochs(run: "RunData", steps: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    """Steps of a finished run in epochs; as they are where the spec has none."""
+    length = run.spec.get("training", {}).get("epochs")
+    last = run.table["step"].to_numpy().max(initial=0)
+    return steps * (length / last) if length and last else steps
+
+
+def time_label(run: "RunData") -> str:
+    """What `epochs` returns."""
+    return "epoch" if run.spec.get("training", {}).get("epochs") else "step"
+
+
+def mean_and_band(values: "Sequence[NDArray[np.float64]]") -> tuple[Numbers, Numbers, Numbers]:
+    """Mean, and mean ± sd: over heads of one run, or over runs of the mean over heads.
+
+    Seeds are a sample, so that their sd divides by n - 1; the heads of one run are all there are, and divide by n.
+
+    Args:
+        values: A (points, heads) for each run.
+
+    >>> mean_and_band([np.array([[1.0, 3.0]])])
+    ((2.0,), (1.0,), (3.0,))
+    >>> mean_and_band([np.array([[1.0, 1.0]]), np.array([[2.0, 2.0]]), np.array([[2.0, 4.0]])])
+    ((2.0,), (1.0,), (3.0,))
+    """
+    stacked = values[0].T if len(values) == 1 else np.stack([v.mean(axis=-1) for v in values])
+    mean, spread = stacked.mean(axis=0), stacked.std(axis=0, ddof=min(len(values) - 1, 1))
+    return numbers(mean), numbers(mean - spread), numbers(mean + spread)
+
+
+def initial_stable_rank(runs: "Sequence[RunData]", circuit: str) -> float | None:
+    """`Σ σ² / σ₁²` of the product before training, mean over layers, heads and seeds; None where it was not kept."""
+    try:
+        spectra = [np.nan_to_num(run.initial_spectrum(circuit)) for run in runs]
+    except (FileNotFoundError, ValueError):
+        return None
+    return float(np.mean([(s**2).sum(-1) / (s**2).max(-1) for s in spectra]))
+
+
+def at_init(runs: "Sequence[RunData]") -> str:
+    """What the products had before training, in a sentence; empty where it was not kept."""
+    found = {circuit: initial_stable_rank(runs, circuit) for circuit in CIRCUITS}
+    if any(value is None for value in found.values()):
+        return ""
+    return f"The products at init have {found['kq']:.1f} (key-query) and {found['vo']:.1f} (value-output). "
+
+
+def rise_words(curves: "Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]") -> str:
+    """In how many layers the end is above the start, counted as the claim `rises` does, and which fall from a peak.
+
+    Args:
+        curves: By circuit: steps (S,), and means over heads and seeds (S, layers).
+
+    >>> steps = np.array([1.0, 50.0, 100.0])
+    >>> rise_words({"kq": (steps, np.array([[1.0, 1.0], [2.0, 3.0], [2.0, 0.9]]))})
+    'Against the mean of the first 5% of steps it ends higher in 1 of 2 (key-query; not in 2) layers. Below its peak ...
+    """
+    higher, fallen = [], []
+    for circuit, (steps, means) in curves.items():
+        up = means[-1] > early_mean(steps, means)
+        but = f"; not in {ranges(np.flatnonzero(~up))}" if up.any() and not up.all() else ""
+        higher.append(f"{up.sum()} of {len(up)} ({SHORT[circuit]}{but})")
+        down = np.flatnonzero(means[-1] <= 0.9 * means.max(0))
+        fallen += [f"layer{'s' * (len(down) > 1)} {ranges(down)} ({SHORT[circuit]})"] if len(down) else []
+    falls = f"Below its peak by a tenth or more it ends in {' and '.join(fallen)}. " if fallen else ""
+    return f"Against the mean of the first 5% of steps it ends higher in {' and '.join(higher)} layers. {falls}"
+
+
+def ranges(layers: "Iterable[int]") -> str:
+    """Layers from 1, neighbours in one.
+
+    >>> ranges([0, 2, 3, 4])
+    '1, 3-5'
+    """
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ", ".join(f"{run[0] + 1}-{run[-1] + 1}" if len(run) > 1 else f"{run[0] + 1}" for run in runs)
+
+
+def depth(layer: int, num_layers: int) -> float:
+    """Place of a layer from the first, 0, to the last, 1.
+
+    >>> depth(0, 1), depth(5, 6)
+    (0.0, 1.0)
+    """
+    return layer / (num_layers - 1) if num_layers > 1 else 0.0
+
+
+def layer_name(layer: int) -> str:
+    """As in the paper, from 1.
+
+    >>> layer_name(0)
+    'layer 1'
+    """
+    return f"layer {layer + 1}"
+
+
+def spread_layers(num_layers: int, num: int = 3) -> list[int]:
+    """A few layers from the first to the last.
+
+    >>> spread_layers(6), spread_layers(2)
+    ([0, 2, 5], [0, 1])
+    """
+    return sorted({int(layer) for layer in np.linspace(0, num_layers - 1, min(num, num_layers))})

@@ -1,0 +1,154 @@
+"""What figures of the toy share: flows by α, Algorithm 1, names of coordinates, and curves with fewer points."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankrise.lab.experiments._run_data import RunData
+from rankrise.lab.figures._runs import Runs, family
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+FLOW, STAGES, MATRIX = "toy-flow", "toy-stages", "toy-matrix-flow"
+_FLOWS = "toy-flow-1e-2 toy-flow-1e-8 toy-flow-1e-32"  # some of the family, for one who has none
+CIRCUITS = ("kq", "vo")
+_LETTERS = {"kq": "a", "vo": "b"}
+_SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A flow, or Algorithm 1: times (T,), losses (T,), products by circuit (T, d)."""
+
+    run: RunData
+    times: "NDArray[np.float64]"
+    losses: "NDArray[np.float64]"
+    products: "dict[str, NDArray[np.float64]]"
+
+    @property
+    def log10_alpha(self) -> float:
+        """log10 α; Algorithm 1 has none."""
+        return float(self.run.spec["log10_alpha"])
+
+
+def read_path(run: RunData, quantity: str = "product") -> Trajectory:
+    """A theory run as arrays; `quantity` is what its rows are of."""
+    halves = np.split(run.along(quantity), 2, axis=1)
+    return Trajectory(run, *run.curve(), dict(zip(CIRCUITS, halves, strict=True)))
+
+
+def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:
+    """Flows of one task and seed, from the largest α to the smallest.
+
+    Raises:
+        ValueError: There are none, or they are of several tasks.
+    """
+    folders = [folder for name in family(runs, FLOW, figure=figure, wanted=_FLOWS) for folder in runs[name]]
+    return sorted(_of_one_task(folders, figure), key=lambda flow: -flow.log10_alpha)
+
+
+def _of_one_task(folders: "Sequence[Path]", figure: str) -> list[Trajectory]:
+    found = [RunData(Path(folder)) for folder in folders]
+    first = min(run.seed for run in found)
+    found = [run for run in found if run.seed == first]
+    if any(run.spec.get("task") != found[0].spec.get("task") for run in found):
+        raise ValueError(
+            f"Flows in `{figure}` must be of one task; got {', '.join(run.source for run in found)}. "
+            "Pass those of one scale."
+        )
+    return [read_path(run) for run in found]
+
+
+def read_matrix_flow(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
+    """The flow of full matrices on the task of a diagonal flow.
+
+    Raises:
+        ValueError: There is no such run; says what to run.
+    """
+    return read_path(_like(runs, MATRIX, like, figure), "spectrum")
+
+
+def read_stages(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
+    """Algorithm 1 on the task of a flow.
+
+    Raises:
+        ValueError: There is no such run; says what to run.
+    """
+    return read_path(_like(runs, STAGES, like, figure))
+
+
+def _like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
+    """The run of an experiment that has the task and the seed of another."""
+    for folder in runs.get(name, ()):
+        run = RunData(Path(folder))
+        if run.seed == like.seed and run.spec.get("task") == like.spec.get("task"):
+            return run
+    raise ValueError(f"`{figure}` needs a finished run of {name} on the task of the flows. Run it: rankrise run {name}")
+
+
+def joined(stages: Trajectory) -> list[tuple[str, int]]:
+    """Circuit and index of the coordinates in the order in which Algorithm 1 lets them in, each once."""
+    dim = stages.products["kq"].shape[1]
+    order = dict.fromkeys(int(i) for i in stages.run.scalar("joined"))
+    return [(CIRCUITS[i // dim], i % dim) for i in order]
+
+
+def coordinate(circuit: str, index: int) -> str:
+    """a_1 … a_d of w_K ⊙ w_Q, b_1 … b_d of w_V ⊙ w_O.
+
+    >>> coordinate("vo", 0)
+    'b_1'
+    """
+    return f"{_LETTERS[circuit]}_{index + 1}"
+
+
+def alpha(log10_alpha: float) -> str:
+    """α as a reader writes it.
+
+    >>> alpha(-8.0), alpha(-0.5)
+    ('α = 10⁻⁸', 'α = 10⁻⁰·⁵')
+    """
+    return f"α = 10{f'{log10_alpha:g}'.translate(_SUPERSCRIPTS)}"
+
+
+def describe(run: RunData) -> str:
+    """What was run, in a sentence."""
+    task = run.spec.get("task", {})
+    sizes = f"{task.get('samples')} samples of {task.get('tokens')} tokens of dimension {task.get('dim')}"
+    targets = "with random targets" if task.get("targets") == "noise" else "from a random teacher head"
+    return f"Run: {sizes} {targets}, seed {run.seed}."
+
+
+def thin(x: "NDArray[np.float64]", y: "NDArray[np.float64]", tolerance: float = 1e-3) -> "NDArray[np.intp]":
+    """Positions of points enough to draw a curve: the others lie on the lines between them (Ramer-Douglas-Peucker).
+
+    Args:
+        x: Rising.
+        y: Finite.
+        tolerance: Largest vertical distance that is lost, as a part of the range of y.
+
+    >>> thin(np.arange(5.0), np.array([0.0, 1.0, 2.0, 2.0, 2.0])).tolist()
+    [0, 2, 4]
+    """
+    allowed = tolerance * max(float(np.ptp(y)), 1e-300) if len(y) else 0.0
+    keep = np.zeros(len(x), dtype=bool)
+    keep[[0, -1]] = True
+    stack = [(0, len(x) - 1)]
+    while stack:
+        left, right = stack.pop()
+        if right - left < 2:
+            continue
+        inner = slice(left + 1, right)
+        chord = np.interp(x[inner], [x[left], x[right]], [y[left], y[right]])
+        distance = np.abs(y[inner] - chord)
+        worst = int(distance.argmax())
+        if distance[worst] > allowed:
+            middle = left + 1 + worst
+            keep[middle] = True
+            stack += [(left, middle), (middle, right)]
+    return np.flatnonzero(keep)

@@ -1,0 +1,97 @@
+"""Loss and what is learned over time, one thing after another: diagonal head and full head. [v1] 2."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankrise.lab.figures import _toy
+from rankrise.lab.figures._data import Axis, FigureData, Panel, Trace, numbers
+from rankrise.lab.figures._runs import Runs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rankrise.lab.figures._toy import Trajectory
+
+ID = "toy_stages"
+_MOST_LABELS = 6
+
+
+def build(runs: Runs, *, log10_alpha: float | None = None) -> FigureData:
+    """The head with diagonal weights above, the head with full matrices below.
+
+    Args:
+        runs: Folders by experiment: the family `toy-flow`, and `toy-matrix-flow` of the same task and seed.
+        log10_alpha: Which diagonal flow; unless given, the one of the smallest α down to 1e-8, where transitions still
+            have a width.
+
+    Raises:
+        ValueError: Runs are missing.
+    """
+    flows = _toy.read_flows(runs, figure=ID)
+    flow = _choose(flows, log10_alpha)
+    matrix = _toy.read_matrix_flow(runs, flow.run, figure=ID)
+    panels = [
+        _loss("diagonal weights: loss", flow),
+        *(_products(flow, circuit) for circuit in _toy.CIRCUITS),
+        _loss("full matrices: loss", matrix),
+        *(_spectra(matrix, circuit) for circuit in _toy.CIRCUITS),
+    ]
+    return FigureData(
+        id=ID,
+        title="An attention head learns one thing at a time",
+        caption=(
+            "Gradient flow from small weights. Products of diagonal weights, from "
+            f"{_toy.alpha(flow.log10_alpha)}, become non-zero one by one, and the loss falls at each. In a head with "
+            f"full matrices, from {_toy.alpha(matrix.log10_alpha)}, singular values of both products do the same. "
+            f"{_toy.describe(flow.run)}"
+        ),
+        panels=tuple(panels),
+        rows=2,
+        cols=3,
+        sources=(flow.run.source, matrix.run.source),
+    )
+
+
+def _choose(flows: "list[Trajectory]", log10_alpha: float | None) -> "Trajectory":
+    if log10_alpha is None:
+        return next((flow for flow in reversed(flows) if flow.log10_alpha >= -8), flows[0])
+    for flow in flows:
+        if flow.log10_alpha == log10_alpha:
+            return flow
+    known = ", ".join(f"{flow.log10_alpha:g}" for flow in flows)
+    raise ValueError(f"`log10_alpha` must be of a flow that was run; got {log10_alpha:g}. There are: {known}.")
+
+
+def _x(path: "Trajectory") -> Axis:
+    return Axis("rescaled time  t / log(1/α)", low=0, high=float(path.times[-1]))
+
+
+def _loss(title: str, path: "Trajectory") -> Panel:
+    kept = _toy.thin(path.times, path.losses)
+    trace = Trace(numbers(path.times[kept]), numbers(path.losses[kept]), group="loss")
+    return Panel(title, _x(path), Axis("loss", low=0), (trace,))
+
+
+def _products(flow: "Trajectory", circuit: str) -> Panel:
+    values = flow.products[circuit]
+    ends = np.abs(values[-1])
+    largest = [i for i in np.argsort(-ends)[:_MOST_LABELS] if ends[i] > 0.02 * ends.max()]  # the rest lie on zero
+    traces = [
+        _curve(flow.times, values[:, i], circuit, _toy.coordinate(circuit, i) if i in largest else "")
+        for i in range(values.shape[1])
+    ]
+    law = "w_K ⊙ w_Q" if circuit == "kq" else "w_V ⊙ w_O"
+    return Panel(f"products  {law}", _x(flow), Axis("product"), tuple(traces))
+
+
+def _spectra(path: "Trajectory", circuit: str) -> Panel:
+    values = path.products[circuit]
+    traces = [_curve(path.times, values[:, i], circuit, "") for i in range(values.shape[1])]
+    law = "W_K W_Qᵀ" if circuit == "kq" else "W_V W_Oᵀ"
+    return Panel(f"singular values of  {law}", _x(path), Axis("singular value", low=0), tuple(traces))
+
+
+def _curve(times: "NDArray[np.float64]", values: "NDArray[np.float64]", circuit: str, label: str) -> Trace:
+    kept = _toy.thin(times, values)
+    return Trace(numbers(times[kept]), numbers(values[kept]), label, group=circuit, at_end=bool(label))

@@ -1,0 +1,98 @@
+"""Colours: Okabe and Ito's for things without an order, viridis from light to dark for things with one.
+
+Both can be told apart with any colour vision, and viridis in grey as well. The same names and numbers serve matplotlib,
+plotly and the pages' own scripts.
+"""
+
+from rankrise.lab.figures import FigureData, Trace
+
+OKABE_ITO = {
+    "blue": "#0072B2",
+    "vermillion": "#D55E00",
+    "green": "#009E73",
+    "purple": "#CC79A7",
+    "sky": "#56B4E9",
+    "orange": "#E69F00",
+}
+GREY = "#767676"
+_FIXED = {
+    "limit": OKABE_ITO["vermillion"],
+    "init": GREY,
+    "without noise": GREY,
+    "with noise": OKABE_ITO["vermillion"],
+    "loss": "#333333",
+    "kq": OKABE_ITO["blue"],
+    "vo": OKABE_ITO["vermillion"],
+    "product at init": OKABE_ITO["blue"],
+    "change by training": OKABE_ITO["vermillion"],
+}
+# viridis from 0.76 to 0.04: light to dark, without the yellow that paper swallows
+VIRIDIS = (
+    "#63cb5f", "#44bf70", "#2cb17e", "#20a386", "#1f958b", "#24868e", "#2a788e", "#306a8e", "#375a8c", "#3e4989",
+    "#453781", "#482475", "#471063",
+)  # fmt: skip
+
+_ON_DARK = (  # viridis from 0.4 to 0.92: on a dark page the last is the brightest
+    "#2a788e", "#26828e", "#228d8d", "#1f978b", "#1fa187", "#25ac82", "#32b67a", "#46c06f", "#5cc863", "#75d054",
+    "#90d743", "#addc30", "#cae11f",
+)  # fmt: skip
+_DARK = {OKABE_ITO["blue"]: "#56B4E9", OKABE_ITO["vermillion"]: "#FF7B6B", GREY: "#a9adb5", "#333333": "#e3e5e8"}
+
+
+def shade(level: float, ramp: tuple[str, ...] = VIRIDIS) -> str:
+    """The colour of a place in an order, from 0, light, to 1, dark.
+
+    >>> shade(0.0), shade(1.0)
+    ('#63cb5f', '#471063')
+    """
+    place = level * (len(ramp) - 1)
+    i = min(int(place), len(ramp) - 2)
+    pairs = zip(_rgb(ramp[i]), _rgb(ramp[i + 1]), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * (place - i)):02x}" for a, b in pairs)
+
+
+def ink_on(colour: str) -> str:
+    """The colour of text that is read best on another: black or white, by the contrast of WCAG.
+
+    >>> ink_on("#27ab81"), ink_on("#471063")
+    ('#000000', '#ffffff')
+    """
+    dark, light = "#000000", "#ffffff"
+    behind = _luminance(colour)
+    return dark if (behind + 0.05) ** 2 > (_luminance(dark) + 0.05) * (_luminance(light) + 0.05) else light
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance of WCAG."""
+    parts = [value / 255 for value in _rgb(colour)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def colours(figure: FigureData) -> dict[str, str]:
+    """The colour of every group without a level, the same in all panels."""
+    groups = dict.fromkeys(t.group for panel in figure.panels for t in panel.traces if t.level is None)
+    free = iter([c for c in OKABE_ITO.values() if c not in {_FIXED.get(g) for g in groups}] * (1 + len(groups)))
+    return {group: _FIXED.get(group) or next(free) for group in groups}
+
+
+def colour_of(trace: Trace, found: dict[str, str]) -> str:
+    """The colour of one trace, given `colours` of its figure."""
+    return found[trace.group] if trace.level is None else shade(trace.level)
+
+
+def dark_of(trace: Trace, found: dict[str, str]) -> str:
+    """Its colour on a dark page."""
+    if trace.level is not None:
+        return shade(trace.level, _ON_DARK)
+    colour = found[trace.group]
+    return _DARK.get(colour, colour)
+
+
+def ramps() -> dict[str, list[str]]:
+    """The scale of colours of ordered things, on a light and on a dark page."""
+    return {"light": list(VIRIDIS), "dark": list(_ON_DARK)}
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

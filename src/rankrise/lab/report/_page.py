@@ -1,0 +1,80 @@
+"""Pages that open offline: one file, scripts and styles inside, nothing asked of any server.
+
+Names may come from anywhere. Text goes through Jinja's autoescape, data only into `<script type="application/json">` by
+`tojson`, and the page's own scripts set `textContent`. On top, the policy of the page lets run only the scripts whose
+SHA-256 it lists, so that markup that slipped through would do nothing.
+"""
+
+import base64
+import functools
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankrise.lab.report._text import to_html
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], data: object, **values: Any) -> str:
+    """A whole page.
+
+    Args:
+        template: File among the assets.
+        styles: Names of assets.
+        scripts: Texts of scripts, run in this order.
+        data: What the scripts read, as JSON.
+        **values: What the template uses.
+    """
+    from markupsafe import Markup
+
+    safe = [script.replace("\r\n", "\n").replace("</script", "<\\/script") for script in scripts]
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            styles=Markup("\n".join(asset(name) for name in styles)),
+            scripts=[Markup(script) for script in safe],
+            policy=policy(safe),
+            data=data,
+            **values,
+        )
+    )
+
+
+def policy(scripts: list[str]) -> str:
+    """What the page may do: run these scripts, style itself, show images it made; nothing from elsewhere."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    listed = " ".join(f"'sha256-{value}'" for value in hashes)
+    return (
+        f"default-src 'none'; script-src {listed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def asset(name: str) -> str:
+    """The text of a file that belongs to the pages."""
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+def plotly_script() -> str | None:
+    """plotly.js, from the Python package; None where that is not installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        return None
+    script: str = get_plotlyjs()
+    return script
+
+
+@functools.cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(_ASSETS)
+    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found.filters["subscripts"] = to_html
+    return found

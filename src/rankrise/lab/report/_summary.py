@@ -1,0 +1,163 @@
+"""What a report says of runs and claims, as rows of text."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from rankrise.lab.experiments import experiments, summarise_run
+from rankrise.lab.figures import describe_run
+from rankrise.store import load_spec
+
+SIGNS = {"holds": "✓", "fails": "✗", "not tested": "–"}
+_SHOWN = {
+    "test_accuracy": "test accuracy",
+    "train_accuracy": "train accuracy",
+    "test_loss": "test loss",
+    "loss": "loss",
+}
+
+
+class ClaimLike(Protocol):
+    """What a report reads of a claim."""
+
+    id: str
+    statement: str
+    reference: str
+    circuit: str
+    layers: str
+    aggregate: str
+    threshold: str
+
+
+class VerdictLike(Protocol):
+    """What a report reads of a verdict, as `rankrise.lab.claims` makes them."""
+
+    claim: Any  # ClaimLike
+    verdict: str
+    value: float | None
+    n: str
+    reason: str
+    runs: tuple[str, ...]
+
+    @property
+    def interval(self) -> str:
+        """As "0.494 to 0.978 ?", or empty."""
+
+
+def verdict_rows(verdicts: "Sequence[VerdictLike]") -> list[dict[str, Any]]:
+    """A claim a row."""
+    return [
+        {
+            "claim": v.claim,
+            "verdict": v.verdict,
+            "sign": SIGNS.get(v.verdict, "?"),
+            "kind": v.verdict.replace(" ", "-") if v.verdict in SIGNS else "unknown",
+            "value": _value(v),
+            "n": v.n,
+            "reason": v.reason,
+            "runs": v.runs,
+        }
+        for v in verdicts
+    ]
+
+
+def claim_groups(verdicts: "Sequence[VerdictLike]", runs: "Mapping[str, Sequence[Path]]") -> list[dict[str, Any]]:
+    """Claims that were tested, by what they are claimed of (the part of their id after @), with what was run.
+
+    All claims of the toy are one group.
+    """
+    found: dict[str, list[VerdictLike]] = {}
+    for v in verdicts:
+        of = str(v.claim.id).partition("@")[2]
+        if v.verdict != "not tested":
+            found.setdefault("the toy" if of.startswith("toy") else of, []).append(v)
+    return [
+        {"name": name, "what": _of_group(name, runs), "counts": counts(members), "rows": verdict_rows(members)}
+        for name, members in found.items()
+    ]
+
+
+def _of_group(name: str, runs: "Mapping[str, Sequence[Path]]") -> str:
+    first = "toy-stages" if name == "the toy" else name
+    names = [n for n in runs if runs[n] and (n == first or n.startswith(f"{first}-"))]
+    return describe_run(runs[names[0]][0], of_family=name not in runs) if names else ""
+
+
+def counts(verdicts: "Sequence[VerdictLike]") -> str:
+    """How many hold, in words.
+
+    >>> counts([])
+    'no claims were evaluated'
+    """
+    parts = [(sum(v.verdict == name for v in verdicts), name) for name in SIGNS]
+    words = {"holds": "hold", "fails": "fail", "not tested": "not tested"}
+    named = [f"{number} {words[name]}" for number, name in parts if number]
+    return ", ".join(named) if named else "no claims were evaluated"
+
+
+def run_rows(runs: "Mapping[str, Sequence[Path]]", out: Path) -> list[dict[str, Any]]:
+    """An experiment a row: what it is, its runs with links from `out`, and how each ended."""
+    return [
+        {
+            "name": name,
+            "what": _what(name, Path(folders[0])),
+            "runs": [_run(Path(folder), out) for folder in folders],
+        }
+        for name, folders in runs.items()
+        if folders
+    ]
+
+
+def _what(name: str, folder: Path) -> str:
+    """What the runs are, by their own spec; of theory, by the name they have in the registry."""
+    known = experiments()
+    words = describe_run(folder)
+    return f"{known[name].title}. {words}" if name.startswith("toy-") and name in known else words
+
+
+def environment_rows(environment: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Names and values, packages with their versions in one row.
+
+    >>> environment_rows({"python": "3.12", "packages": {"torch": "2.13", "peft": None}})
+    [('python', '3.12'), ('packages', 'torch 2.13')]
+    """
+    rows = []
+    for name, value in environment.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key} {inner}" for key, inner in value.items() if inner is not None)
+        if value is not None:
+            rows.append((name.replace("_", " "), str(value)))
+    return rows
+
+
+def _run(folder: Path, out: Path) -> dict[str, Any]:
+    config = load_spec(folder).get("config", {})
+    spec = config.get("spec", {}) if isinstance(config, Mapping) else {}
+    summary = summarise_run(folder)
+    numbers = [f"{label} {summary.scalars[name]:.4g}" for name, label in _SHOWN.items() if name in summary.scalars]
+    epochs = spec.get("training", {}).get("epochs")
+    return {
+        "hash": folder.name,
+        "seed": spec.get("seed", ""),
+        "length": f"{epochs} epochs" if epochs else f"{summary.step} points",
+        "numbers": ", ".join(numbers[:2]),
+        "link": link(folder, out),
+    }
+
+
+def link(folder: Path, out: Path) -> str:
+    """A link from a page in `out` to a folder; relative, so that no path of this machine is published.
+
+    >>> link(Path("runs/javascript:alert(1)/0"), Path("report"))
+    './../runs/javascript%3Aalert%281%29/0/'
+    """
+    relative = os.path.relpath(folder, out)
+    return "./" + quote(Path(relative).as_posix()) + "/"
+
+
+def _value(verdict: VerdictLike) -> str:
+    if verdict.value is None:
+        return ""
+    return f"{verdict.value:.3g} [{verdict.interval}]" if verdict.interval else f"{verdict.value:.3g}"
