@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOME[name]), name)
         globals()[name] = value
         return value
-    from rankrise._choices import did_you_mean
+    from rankrise._arguments import did_you_mean
 
     raise AttributeError(f"module 'rankrise' has no attribute {name!r}. {did_you_mean(name, __all__)}".rstrip())
 

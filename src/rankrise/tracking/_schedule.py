@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from rankrise._integers import as_count
+from rankrise._arguments import as_count
 
 
 class Schedule(Protocol):

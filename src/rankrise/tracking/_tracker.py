@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from rankrise._integers import as_count
+from rankrise._arguments import as_count
 from rankrise.heads import HeadMap, Layout, resolve
 from rankrise.tracking import _open
 from rankrise.tracking._measure import Measured, Plan, Reading, groups, measure

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath, PureWindowsPath
 
-from rankrise._choices import check_choice
-from rankrise._integers import as_count
+from rankrise._arguments import as_count, check_choice
 from rankrise.lab.data._augment import AUGMENTATIONS
 from rankrise.lab.data._names import FIXED_SIZE, SETTINGS, TOKENIZERS
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from rankrise._integers import as_count
+from rankrise._arguments import as_count
 from rankrise.lab.data._order import Span, epoch_order, held_out_spans, train_spans
 
 Task = Literal["classify", "next_token", "regress"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rankrise._integers import as_count
+from rankrise._arguments import as_count
 from rankrise.lab.data._cifar import cifar
 from rankrise.lab.data._config import DataConfig
 from rankrise.lab.data._dataset import Dataset

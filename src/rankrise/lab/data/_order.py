@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rankrise._integers import as_count
+from rankrise._arguments import as_count
 from rankrise.lab.data._mix import Purpose, bits, key
 
 Span = tuple[int, int]  # positions [begin, end) in the order of an epoch

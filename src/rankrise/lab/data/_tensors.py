@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankrise._choices import check_choice
-from rankrise._integers import as_count
+from rankrise._arguments import as_count, check_choice
 from rankrise.lab.data._dataset import Dataset, Task
 from rankrise.lab.data._memory import Pairs
 

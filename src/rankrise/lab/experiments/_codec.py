@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from rankrise._choices import did_you_mean
+from rankrise._arguments import did_you_mean
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from rankrise._integers import as_count
+from rankrise._arguments import as_count
 from rankrise.lab.data import DataConfig
 from rankrise.lab.models import GPTConfig
 from rankrise.lab.training._config import Precision

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from rankrise._integers import as_count
+from rankrise._arguments import as_count
 
 Activation = Literal["gelu", "relu"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from rankrise._integers import as_count
+from rankrise._arguments import as_count
 from rankrise.lab.data import Dataset
 from rankrise.lab.training._config import TrainingConfig
 from rankrise.lab.training._losses import mean_loss

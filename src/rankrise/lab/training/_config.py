@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rankrise._choices import check_choice
-from rankrise._integers import as_count
+from rankrise._arguments import as_count, check_choice
 
 Optimiser = Literal["adam", "adamw", "sgd"]
 Schedule = Literal["cosine", "constant"]

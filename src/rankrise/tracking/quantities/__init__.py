@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rankrise._choices import did_you_mean
+from rankrise._arguments import did_you_mean
 from rankrise.tracking.quantities._effective_rank import EFFECTIVE_RANK
 from rankrise.tracking.quantities._energy_rank import ENERGY_RANK
 from rankrise.tracking.quantities._norms import FROBENIUS_NORM, SPECTRAL_NORM
