@@ -1,30 +1,34 @@
-"""The theory as an engine: networks with diagonal weights, their gradient flow at any α, and Algorithm 1."""
+"""The theory as an engine: networks with diagonal or full weights, their gradient flow, and Algorithm 1.
 
-from rankrise.theory._certificates import Certificate as Certificate
-from rankrise.theory._convergence import StageTimes as StageTimes
-from rankrise.theory._convergence import stage_times as stage_times
-from rankrise.theory._flow import Flow as Flow
-from rankrise.theory._flow import activation_times as activation_times
-from rankrise.theory._flow import solve_flow as solve_flow
-from rankrise.theory._matrix_flow import HeadWeights as HeadWeights
-from rankrise.theory._matrix_flow import MatrixFlow as MatrixFlow
-from rankrise.theory._matrix_flow import solve_matrix_flow as solve_matrix_flow
-from rankrise.theory._networks import DiagonalNetwork as DiagonalNetwork
-from rankrise.theory._networks import attention_head as attention_head
-from rankrise.theory._networks import linear as linear
-from rankrise.theory._optimisers import Descent as Descent
-from rankrise.theory._optimisers import descend as descend
-from rankrise.theory._perturbed_flow import PerturbedFlow as PerturbedFlow
-from rankrise.theory._perturbed_flow import perturb_flow as perturb_flow
-from rankrise.theory._robustness import PerturbationTest as PerturbationTest
-from rankrise.theory._robustness import perturb_minimum as perturb_minimum
-from rankrise.theory._robustness import perturb_transition as perturb_transition
-from rankrise.theory._stages import Stages as Stages
-from rankrise.theory._stages import incremental_stages as incremental_stages
+`diagonal` holds networks h(x; u ⊙ v), their flow at any α and their stages; `matrix` holds heads with full matrices.
+Data, losses, the step of the stiff solver and the status of a computation are shared by both.
+"""
+
 from rankrise.theory._status import Status as Status
 from rankrise.theory._tasks import TeacherTask as TeacherTask
 from rankrise.theory._tasks import gaussian_start as gaussian_start
 from rankrise.theory._tasks import teacher_task as teacher_task
-from rankrise.theory._transformer import Coordinate as Coordinate
-from rankrise.theory._transformer import Transformer as Transformer
-from rankrise.theory._transformer import transformer as transformer
+from rankrise.theory.diagonal import Certificate as Certificate
+from rankrise.theory.diagonal import Coordinate as Coordinate
+from rankrise.theory.diagonal import Descent as Descent
+from rankrise.theory.diagonal import DiagonalNetwork as DiagonalNetwork
+from rankrise.theory.diagonal import Flow as Flow
+from rankrise.theory.diagonal import PerturbationTest as PerturbationTest
+from rankrise.theory.diagonal import PerturbedFlow as PerturbedFlow
+from rankrise.theory.diagonal import Stages as Stages
+from rankrise.theory.diagonal import StageTimes as StageTimes
+from rankrise.theory.diagonal import Transformer as Transformer
+from rankrise.theory.diagonal import activation_times as activation_times
+from rankrise.theory.diagonal import attention_head as attention_head
+from rankrise.theory.diagonal import descend as descend
+from rankrise.theory.diagonal import incremental_stages as incremental_stages
+from rankrise.theory.diagonal import linear as linear
+from rankrise.theory.diagonal import perturb_flow as perturb_flow
+from rankrise.theory.diagonal import perturb_minimum as perturb_minimum
+from rankrise.theory.diagonal import perturb_transition as perturb_transition
+from rankrise.theory.diagonal import solve_flow as solve_flow
+from rankrise.theory.diagonal import stage_times as stage_times
+from rankrise.theory.diagonal import transformer as transformer
+from rankrise.theory.matrix import HeadWeights as HeadWeights
+from rankrise.theory.matrix import MatrixFlow as MatrixFlow
+from rankrise.theory.matrix import solve_matrix_flow as solve_matrix_flow

@@ -1,17 +1,123 @@
-"""Data and starts for experiments with known answers: the paper's toy and Gaussian θ0.
+"""What a network is given to learn: data that is checked, the losses by name, and tasks with known answers.
 
 Symbols:
-    x, y    tokens (N, n, d) and the teacher's outputs (N, n, d)
-    q       the teacher's products [w_K ⊙ w_Q, w_V ⊙ w_O]
+    x, y    inputs and targets, samples along the first axis; for attention tokens (N, n, d)
+    q       the teacher's products [a, b] = [w_K ⊙ w_Q, w_V ⊙ w_O]
     u0, v0  θ0, the start before the factor α
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rankrise.theory._networks import _attention_h
+from rankrise._arguments import did_you_mean
+
+ArrayLike: TypeAlias = Tensor | NDArray[Any] | Sequence[Any]
+
+# Data is streamed in chunks whose x takes this many bytes, so that the temporaries of a chunk stay in cache.
+CHUNK_BYTES = 1 << 19
+
+
+def as_data(name: str, values: ArrayLike) -> Tensor:
+    """Return numbers that a user gives as a dense, real tensor that is detached from any graph.
+
+    A tensor keeps its dtype and its device. An array or a nested list is copied to the CPU; Python's floats become
+    float64.
+
+    Args:
+        name: The argument's name, for the message.
+        values: A tensor, a numpy array, or nested lists of numbers.
+
+    Raises:
+        ValueError: If the values are complex, sparse, without numbers (a meta tensor), or no numbers at all.
+
+    >>> as_data("y", [2.0, -4.0]).dtype
+    torch.float64
+    """
+    tensor = values if isinstance(values, Tensor) else _from_array(name, values)
+    if tensor.is_complex():
+        raise ValueError(
+            f"`{name}` must be real; got {tensor.dtype}: pass its real part, or real and imaginary parts as features."
+        )
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+        raise ValueError(f"`{name}` must be dense; got {kind}: pass a tensor that stores every entry (`to_dense()`).")
+    if tensor.is_meta:
+        raise ValueError(
+            f"`{name}` must hold numbers; got a tensor on the meta device, which has only a shape: "
+            "create it on the CPU or on a GPU."
+        )
+    return tensor.detach()
+
+
+def _from_array(name: str, values: object) -> Tensor:
+    try:
+        array = np.array(values, order="C")
+        if array.dtype.kind not in "biufc":
+            raise TypeError
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"`{name}` must be an array of numbers; got {type(values).__name__}: "
+            "pass a tensor, a numpy array, or nested lists of equal lengths."
+        ) from None
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def mse(prediction: Tensor, y: Tensor) -> Tensor:
+    """Mean squared error ½‖y − h‖², summed over outputs and averaged over samples.
+
+    >>> mse(torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)).item()
+    2.5
+    """
+    if prediction.shape != y.shape:
+        raise ValueError(
+            f"`h(x, q)` must have the shape of `y` for mean squared error; got {tuple(prediction.shape)} and "
+            f"{tuple(y.shape)}: reshape one of them."
+        )
+    return 0.5 * (prediction - y).square().sum() / len(y)
+
+
+def cross_entropy(prediction: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of logits `prediction` (N, ..., classes) and labels `y` (N, ...), averaged over samples.
+
+    >>> round(cross_entropy(torch.zeros(1, 2), torch.tensor([0])).item(), 4)
+    0.6931
+    """
+    if prediction.shape[:-1] != y.shape:
+        raise ValueError(
+            f"`h(x, q)` must have the shape of the labels plus an axis of classes; got {tuple(prediction.shape)} and "
+            f"{tuple(y.shape)}: return one logit per class along the last axis."
+        )
+    if y.is_floating_point() or not 0 <= int(y.min()) <= int(y.max()) < prediction.shape[-1]:
+        raise ValueError(
+            f"`y` must hold integer labels from 0 to {prediction.shape[-1] - 1} for cross-entropy; got {y.dtype} from "
+            f"{float(y.min()):g} to {float(y.max()):g}: number the classes from 0 and convert with y.long()."
+        )
+    log_p = torch.log_softmax(prediction, dim=-1)
+    return -log_p.gather(-1, y.unsqueeze(-1)).sum() / len(y)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": mse, "cross_entropy": cross_entropy}
+
+
+def resolve_loss(loss: str | Callable[[Tensor, Tensor], Tensor]) -> tuple[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Return the name of a loss and the loss; "custom" for a callable."""
+    if callable(loss):
+        return "custom", loss
+    if loss not in LOSSES:
+        hint = did_you_mean(loss, LOSSES) or "Or pass a callable loss(prediction, y)."
+        raise ValueError(f"`loss` must be one of {', '.join(map(repr, LOSSES))}; got {loss!r}. {hint}")
+    return loss, LOSSES[loss]
+
+
+def diagonal_attention(x: Tensor, q: Tensor) -> Tensor:
+    """Return softmax(X diag(a) Xᵀ) X diag(b) for tokens x (N, n, d) and products q = [a, b], 2d numbers."""
+    a, b = q.chunk(2)
+    return torch.softmax((x * a) @ x.mT, dim=-1) @ x * b
 
 
 class TeacherTask(NamedTuple):
@@ -45,7 +151,7 @@ def teacher_task(*, samples: int = 1000, tokens: int = 10, dim: int = 50, seed: 
     x = torch.randn(samples, tokens, dim, generator=generator, dtype=torch.float64)
     w_k, w_q, w_v, w_o = torch.randn(4, dim, generator=generator, dtype=torch.float64)
     q = torch.cat([w_k * w_q, w_v * w_o])
-    return TeacherTask(x, _attention_h(x, q), q)
+    return TeacherTask(x, diagonal_attention(x, q), q)
 
 
 def gaussian_start(num_weights: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:

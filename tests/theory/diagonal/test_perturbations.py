@@ -1,4 +1,6 @@
-"""A perturbed flow comes back, keeps what is conserved, and meets the later stages as if nothing had happened."""
+"""Perturbed minima and transitions reach the same end; a perturbed flow comes back and meets the later stages."""
+
+import math
 
 import pytest
 import torch
@@ -65,3 +67,57 @@ def test_almost_no_noise_is_the_flow_itself(head):
 def test_refusals(head, changes, message):
     with pytest.raises(ValueError, match=message):
         theory.perturb_flow(*head, **{"noise": 0.05, **changes})
+
+
+def _small_head(seed: int = 0) -> theory.DiagonalNetwork:
+    x, y, _ = theory.teacher_task(samples=60, tokens=4, dim=3, seed=seed)
+    return theory.attention_small_head(x, y)
+
+
+def test_a_strict_minimum_takes_perturbations_back() -> None:
+    net = _small_head()
+    stages = theory.incremental_stages(net)
+    for k in range(1, len(stages.products)):
+        test = theory.perturb_minimum(net, stages, k, noise=0.02, trials=3)
+        assert test.tested
+        assert test.holds, (k, test)
+        assert test.fraction == 1.0
+
+
+def test_nothing_to_perturb_is_not_a_test() -> None:
+    net = _small_head()
+    test = theory.perturb_minimum(net, theory.incremental_stages(net, max_stages=1), 0)
+    assert test.holds
+    assert not test.tested
+    assert math.isnan(test.fraction)
+
+
+def test_transitions_are_robust_to_noise() -> None:
+    net = _small_head()
+    stages = theory.incremental_stages(net)
+    for k in range(len(stages.coordinates)):
+        assert theory.perturb_transition(net, stages, k, noise=0.01, trials=3).holds, k
+
+
+def test_a_valley_does_not_take_perturbations_back() -> None:
+    """Two equal features: only their sum is determined, so the perturbed products rest elsewhere."""
+    x = torch.randn(20, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).expand(20, 2)
+    net = theory.linear(x, x[:, 0])
+    test = theory.perturb_minimum(net, theory.incremental_stages(net), 1, noise=0.05, trials=2)
+    assert not test.holds
+    assert test.fraction == 0.0
+    assert float(test.distances.max()) < 0.5
+
+
+def test_arguments_of_the_ensembles() -> None:
+    net = _small_head()
+    stages = theory.incremental_stages(net, max_stages=1)
+    with pytest.raises(ValueError, match=r"`k` must lie in 0 to 1; got 2"):
+        theory.perturb_minimum(net, stages, 2)
+    with pytest.raises(ValueError, match=r"`k` must lie in 0 to 0; got 1"):
+        theory.perturb_transition(net, stages, 1)
+    with pytest.raises(ValueError, match=r"`noise` and `trials` must be positive; got 0.0 and 8"):
+        theory.perturb_minimum(net, stages, 1, noise=0.0)
+    finite = theory.incremental_stages(net, *theory.gaussian_start(6), log10_alpha=-32, max_stages=1)
+    with pytest.raises(ValueError, match=r"`stages` must be those of the limit"):
+        theory.perturb_minimum(net, finite, 0)

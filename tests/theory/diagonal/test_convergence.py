@@ -42,3 +42,9 @@ def test_nothing_activates(silent: bool) -> None:
     assert bool(table.distances.isnan().all() and table.prediction_errors.isnan().all())
     assert table.in_order == (True, True)
     assert math.isnan(table.order)
+
+
+def test_an_empty_list_of_alphas_is_refused() -> None:
+    x, y, _ = theory.teacher_task(samples=60, tokens=4, dim=3, seed=0)
+    with pytest.raises(ValueError, match=r"`log10_alphas` must hold at least one value"):
+        theory.stage_times(theory.attention_head(x, y), *theory.gaussian_start(6), log10_alphas=[], t_end=1.0)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.theory._flow import activation_times, solve_flow
-from rankrise.theory._networks import DiagonalNetwork
-from rankrise.theory._stages import Stages, incremental_stages
-from rankrise.theory._start import log_inverse_alpha
+from rankrise.theory._tasks import ArrayLike
+from rankrise.theory.diagonal._algorithm import incremental_stages
+from rankrise.theory.diagonal._coordinates import log_inverse_alpha
+from rankrise.theory.diagonal._flow import activation_times, solve_flow
+from rankrise.theory.diagonal._networks import DiagonalNetwork
+from rankrise.theory.diagonal._stages import Stages
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ class StageTimes:
 
 def stage_times(
     net: DiagonalNetwork,
-    u0: Tensor,
-    v0: Tensor,
+    u0: ArrayLike,
+    v0: ArrayLike,
     *,
     log10_alphas: Sequence[float],
     t_end: float,

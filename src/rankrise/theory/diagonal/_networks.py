@@ -14,10 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rankrise.theory._losses import resolve_loss
-
-# Data is streamed in chunks whose x takes this many bytes, so that the temporaries of a chunk stay in cache.
-_CHUNK_BYTES = 1 << 19
+from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data, resolve_loss
 
 
 class DiagonalNetwork:
@@ -27,7 +24,7 @@ class DiagonalNetwork:
 
     Args:
         h: `h(x, q)` → predictions, one per sample along the first axis; built from differentiable torch functions.
-        x: Inputs, samples along the first axis.
+        x: Inputs, samples along the first axis: a tensor, an array or nested lists.
         y: Targets, samples along the first axis; labels (integers) for cross-entropy.
         num_weights: The number p of products.
         loss: "mse", "cross_entropy", or a callable `loss(prediction, y)` that returns the mean over samples.
@@ -50,8 +47,8 @@ class DiagonalNetwork:
     def __init__(
         self,
         h: Callable[[Tensor, Tensor], Tensor],
-        x: Tensor,
-        y: Tensor,
+        x: ArrayLike,
+        y: ArrayLike,
         *,
         num_weights: int,
         loss: str | Callable[[Tensor, Tensor], Tensor] = "mse",
@@ -59,9 +56,10 @@ class DiagonalNetwork:
     ) -> None:
         if num_weights < 1:
             raise ValueError(f"`num_weights` must be at least 1; got {num_weights}: pass the length of q.")
-        if len(x) != len(y) or len(x) == 0:
+        x, y = as_data("x", x), as_data("y", y)
+        if x.dim() == 0 or y.dim() == 0 or len(x) != len(y) or len(x) == 0:
             raise ValueError(
-                f"`x` and `y` must hold the same, positive number of samples; got {len(x)} and {len(y)}: "
+                f"`x` and `y` must hold the same, positive number of samples; got {_samples(x)} and {_samples(y)}: "
                 "put samples along the first axis of both."
             )
         if not 0 <= l2 < math.inf:
@@ -79,28 +77,27 @@ class DiagonalNetwork:
         self.l2 = float(l2)
         self.device = x.device
         self.loss_name, self._loss = resolve_loss(loss)
-        x, y = x.detach(), y.detach()
         self._x = x.double() if x.is_floating_point() else x
         self._y = (y.double() if self.loss_name == "mse" or y.is_floating_point() else y).to(x.device)
-        self._chunk = max(1, _CHUNK_BYTES // max(1, self._x[0].numel() * self._x.element_size()))
+        self._chunk = max(1, CHUNK_BYTES // max(1, self._x[0].numel() * self._x.element_size()))
 
     @property
     def num_samples(self) -> int:
         """The number N of samples."""
         return len(self._x)
 
-    def loss(self, q: Tensor) -> float:
+    def loss(self, q: ArrayLike) -> float:
         """Return L(q)."""
         q = self._checked(q)
         with torch.no_grad():
             total = sum(float(self._chunk_loss(x, y, q)) * len(x) for x, y in self._chunks())
         return self._finite_loss(total / self.num_samples, q) + 0.5 * self.l2 * float(q @ q)
 
-    def gradient(self, q: Tensor) -> Tensor:
+    def gradient(self, q: ArrayLike) -> Tensor:
         """Return g(q) = -∂L/∂q, p numbers."""
         return self.loss_and_gradient(q)[1]
 
-    def loss_and_gradient(self, q: Tensor) -> tuple[float, Tensor]:
+    def loss_and_gradient(self, q: ArrayLike) -> tuple[float, Tensor]:
         """Return L(q) and g(q) = -∂L/∂q from one pass over the data.
 
         Raises:
@@ -108,7 +105,7 @@ class DiagonalNetwork:
         """
         return self._loss_and_gradient(self._checked(q), self._chunks(), self.num_samples)
 
-    def batch_gradient(self, q: Tensor, index: Tensor) -> Tensor:
+    def batch_gradient(self, q: ArrayLike, index: Tensor) -> Tensor:
         """Return g(q) of the loss over the samples `index` only, for stochastic gradients.
 
         Args:
@@ -135,7 +132,7 @@ class DiagonalNetwork:
             )
         return loss + 0.5 * self.l2 * float(q @ q), -(slope + self.l2 * q)
 
-    def hessian_columns(self, q: Tensor, index: Sequence[int] | Tensor) -> Tensor:
+    def hessian_columns(self, q: ArrayLike, index: Sequence[int] | Tensor) -> Tensor:
         """Return the columns `index` of H(q) = ∂²L/∂q².
 
         Args:
@@ -199,13 +196,14 @@ class DiagonalNetwork:
         for start in range(0, self.num_samples, self._chunk):
             yield self._x[start : start + self._chunk], self._y[start : start + self._chunk]
 
-    def _checked(self, q: Tensor) -> Tensor:
+    def _checked(self, q: ArrayLike) -> Tensor:
+        q = as_data("q", q)
         if q.shape != (self.num_weights,):
             raise ValueError(
                 f"`q` must have shape ({self.num_weights},), one product per weight; got {tuple(q.shape)}: "
                 "pass u * v of this network."
             )
-        return q.detach().to(device=self.device, dtype=torch.float64)
+        return q.to(device=self.device, dtype=torch.float64)
 
     def _finite_loss(self, loss: float, q: Tensor) -> float:
         if loss - loss != 0:  # NaN or infinite
@@ -216,140 +214,14 @@ class DiagonalNetwork:
         return loss
 
 
+def _samples(data: Tensor) -> str:
+    """Say how many samples the data holds."""
+    return str(len(data)) if data.dim() else "a single number"
+
+
 def _describe(q: Tensor) -> str:
     """Say which coordinates of q are not zero, and how large they are."""
     moved = q.nonzero().flatten().tolist()
     if not moved:
         return "q = 0"
     return f"q with coordinates {moved[0]} to {moved[-1]} in [{float(q.min()):.3g}, {float(q.max()):.3g}]"
-
-
-class _Linear(DiagonalNetwork):
-    """h(x; q) = Σ q_i x_i under mean squared error, with H = XᵀX / N formed once."""
-
-    def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
-        super().__init__(_linear_h, x.double(), y, num_weights=x.shape[1], l2=l2)
-        self._gram = self._x.T @ self._x / len(x)
-
-    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
-        residual = x @ q - y
-        return 0.5 * float(residual @ residual) / len(x), x.T @ residual / len(x)
-
-    def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
-        return self._gram[:, index]  # the same for each chunk: their weighted mean is the Gram matrix
-
-
-class _AttentionHead(DiagonalNetwork):
-    """One attention head under mean squared error, with gradient and Hessian columns in closed form.
-
-    Per sample, with S = softmax(X diag(a) Xᵀ), M = S X, R = M diag(b) - Y, G = R diag(b) Xᵀ and
-    P = S ⊙ (G - rowsum(S ⊙ G)):  ∂L/∂b = colsum(M ⊙ R),  ∂L/∂a = colsum(X ⊙ P X).
-    """
-
-    def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
-        super().__init__(_attention_h, x.double(), y, num_weights=2 * x.shape[2], l2=l2)
-
-    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
-        a, b = q.chunk(2)
-        s, m, r, g = _attention_parts(x, y, a, b)
-        p = s * (g - (s * g).sum(-1, keepdim=True))
-        slope = torch.cat([_column_sum(x, p @ x), _column_sum(m, r)])
-        return 0.5 * float(r.flatten() @ r.flatten()) / len(x), slope / len(x)
-
-    def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
-        d = len(q) // 2
-        a, b = q.chunk(2)
-        s, m, r, g = _attention_parts(x, y, a, b)
-        columns = torch.zeros(2 * d, len(index), dtype=q.dtype, device=q.device)
-        for column, j in enumerate(index.tolist()):
-            k = j % d
-            centred = x[:, None, :, k] - m[:, :, None, k]  # x_jk - m_ik, which is ∂ log S_ij / ∂a_k over x_ik
-            if j >= d:
-                # Direction b_k: only output k moves, by m_k, so dG_ij = ρ_i x_jk with ρ = r_k + b_k m_k.
-                rho = r[:, :, k] + b[k] * m[:, :, k]
-                dp = s * centred * rho[:, :, None]
-                columns[j, column] = m[:, :, k].square().sum()
-            else:
-                # Direction a_k: dS = S ⊙ x_ik (x_jk - m_ik), and from there on the product rule.
-                ds = s * centred * x[:, :, k, None]
-                dm = ds @ x
-                dr = dm * b
-                dg = (dr * b) @ x.mT
-                dp = ds * (g - (s * g).sum(-1, keepdim=True))
-                dp += s * (dg - (ds * g + s * dg).sum(-1, keepdim=True))
-                columns[d:, column] = _column_sum(dm, r) + _column_sum(m, dr)
-            columns[:d, column] = _column_sum(x, dp @ x)
-        return columns / len(x)
-
-
-def _attention_parts(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """S, M, R and G of `_AttentionHead`, all batched over samples."""
-    s = torch.softmax((x * a) @ x.mT, dim=-1)  # (N, n, n)
-    m = s @ x  # (N, n, d)
-    r = m * b - y  # (N, n, d)
-    return s, m, r, (r * b) @ x.mT  # G is (N, n, n)
-
-
-def _column_sum(left: Tensor, right: Tensor) -> Tensor:
-    """colsum(left ⊙ right), over samples too."""
-    return (left * right).sum(dim=(0, 1))
-
-
-def _linear_h(x: Tensor, q: Tensor) -> Tensor:
-    return x @ q
-
-
-def _attention_h(x: Tensor, q: Tensor) -> Tensor:
-    a, b = q.chunk(2)
-    return torch.softmax((x * a) @ x.mT, dim=-1) @ x * b
-
-
-def linear(
-    x: Tensor, y: Tensor, *, loss: str | Callable[[Tensor, Tensor], Tensor] = "mse", l2: float = 0.0
-) -> DiagonalNetwork:
-    """Build the linear diagonal network h(x; q) = Σ q_i x_i (Berthier 2022).
-
-    Args:
-        x: Features, (N, p).
-        y: Targets, (N,).
-        loss: As for `DiagonalNetwork`; mean squared error is in closed form.
-        l2: As for `DiagonalNetwork`.
-
-    >>> linear(torch.eye(2), torch.tensor([2.0, 4.0])).gradient(torch.zeros(2)).tolist()
-    [1.0, 2.0]
-    """
-    if x.dim() != 2 or y.dim() != 1:
-        raise ValueError(
-            f"`x` must have shape (N, p) and `y` (N,); got {tuple(x.shape)} and {tuple(y.shape)}: "
-            "flatten features into the second axis of x."
-        )
-    if loss == "mse":
-        return _Linear(x, y, l2=l2)
-    return DiagonalNetwork(_linear_h, x.double(), y, num_weights=x.shape[1], loss=loss, l2=l2)
-
-
-def attention_head(
-    x: Tensor, y: Tensor, *, loss: str | Callable[[Tensor, Tensor], Tensor] = "mse", l2: float = 0.0
-) -> DiagonalNetwork:
-    """Build the attention head h(X; q) = softmax(X diag(a) Xᵀ) X diag(b) with q = [a, b], p = 2d.
-
-    a = w_K ⊙ w_Q and b = w_V ⊙ w_O. A gradient costs four batched products of N n² d multiplications each.
-
-    Args:
-        x: Tokens, (N, n, d).
-        y: Targets, (N, n, d); labels (N, n) for cross-entropy.
-        loss: As for `DiagonalNetwork`; mean squared error is in closed form.
-        l2: As for `DiagonalNetwork`.
-
-    >>> x = torch.ones(5, 3, 4)
-    >>> attention_head(x, x).num_weights
-    8
-    """
-    if x.dim() != 3 or (loss == "mse" and y.shape != x.shape):
-        raise ValueError(
-            f"`x` must have shape (N, n, d) and `y` the same; got {tuple(x.shape)} and {tuple(y.shape)}: "
-            "stack samples along the first axis, tokens along the second."
-        )
-    if loss == "mse":
-        return _AttentionHead(x, y, l2=l2)
-    return DiagonalNetwork(_attention_h, x.double(), y, num_weights=2 * x.shape[2], loss=loss, l2=l2)

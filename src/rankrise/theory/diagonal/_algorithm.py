@@ -15,69 +15,33 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from rankrise.theory._certificates import Certificate, minimum_constant, winner_gap
-from rankrise.theory._integrator import log_products, products_at
-from rankrise.theory._networks import DiagonalNetwork
 from rankrise.theory._rosenbrock import Array, Index
-from rankrise.theory._start import log_inverse_alpha, orient, to_tensor
 from rankrise.theory._status import Status
-from rankrise.theory._symmetry import settle_symmetric
-from rankrise.theory._transition import _FLOOR, Transition, balanced_logs, first_passage, settle
+from rankrise.theory._tasks import ArrayLike
+from rankrise.theory.diagonal._coordinates import (
+    balanced_logs,
+    height_of,
+    log_inverse_alpha,
+    log_products,
+    orient,
+    to_tensor,
+)
+from rankrise.theory.diagonal._integrator import products_at
+from rankrise.theory.diagonal._networks import DiagonalNetwork
+from rankrise.theory.diagonal._stages import Certificate, Stages, minimum_constant, winner_gap
+from rankrise.theory.diagonal._transition import (
+    GRADIENT_FLOOR,
+    Transition,
+    first_passage,
+    settle,
+    settle_symmetric,
+)
 
 _EPSILON = 1e-6  # of its expected product |g|/‖H‖: where the winner starts phase B in the limit
 _NEGLIGIBLE = 1e-6  # |q| that a coordinate must have to stay in a phase B that was cut short
 _TIE = 1e-8  # times until active that agree to this relative accuracy tie
 _SETTLED = 1e-3  # of the largest product: as close to its limit, a phase B that was cut short counts as settled
-
-
-@dataclass(frozen=True)
-class Stages:
-    """The result of Algorithm 1: K stages between K + 1 stationary points.
-
-    Attributes:
-        coordinates: The winner i_k of each stage, K integers; the first of the group where several tie.
-        groups: All coordinates that activate in each stage, K tuples; longer than one only in a tie, or at time 0 where
-            products of a run start above the threshold.
-        signs: Sign of each winner's product, K times +1 or -1.
-        times: T_1 ... T_K, rescaled, (K,).
-        certificates: Assumptions 4.2 and 4.3, one record per stage.
-        products: q^0 ... q^K, (K + 1, p); where phase B has no limit, the last row is where it was given up.
-        losses: L(θ^0) ... L(θ^K), (K + 1,).
-        supports: Support of each θ^k, K + 1 tuples.
-        log_weights: b^0 ... b^K, (K + 1, p).
-        log10_alpha: Of the run predicted, None for the limit.
-        threshold: |q| at which a coordinate counts as active; 0 in the limit.
-        status: How it ended, with its remedy.
-        num_gradients: Gradients computed.
-        num_jacobian_columns: Hessian columns computed.
-    """
-
-    coordinates: tuple[int, ...]
-    groups: tuple[tuple[int, ...], ...]
-    signs: tuple[int, ...]
-    times: Tensor
-    certificates: tuple[Certificate, ...]
-    products: Tensor
-    losses: Tensor
-    supports: tuple[tuple[int, ...], ...]
-    log_weights: Tensor
-    log10_alpha: float | None
-    threshold: float
-    status: Status
-    num_gradients: int
-    num_jacobian_columns: int
-
-    def activation_times(self) -> Tensor:
-        """Return the first time each coordinate activates, (p,); inf for those that never do.
-
-        A product that settles below the threshold counts from the first stage that lifts it above.
-        """
-        times = torch.full((self.products.shape[1],), math.inf, dtype=torch.float64)
-        for q, time in reversed(list(zip(self.products[1:], self.times.tolist(), strict=True))):
-            times[q.abs() > self.threshold] = time
-        return times
 
 
 def time_until_active(log_w: Array, log_w_hat: Array, gradient: Array, wall: Array | float) -> Array:
@@ -96,8 +60,8 @@ def time_until_active(log_w: Array, log_w_hat: Array, gradient: Array, wall: Arr
 
 def incremental_stages(
     net: DiagonalNetwork,
-    u0: Tensor | None = None,
-    v0: Tensor | None = None,
+    u0: ArrayLike | None = None,
+    v0: ArrayLike | None = None,
     *,
     log10_alpha: float | None = None,
     threshold: float = 1e-3,
@@ -177,7 +141,7 @@ class _Clock:
     def __post_init__(self) -> None:
         self.log_c = self.log_w + self.log_w_hat
         p = len(self.log_c)
-        self.wall = np.zeros(p) if self.limit else self.height(np.full(p, self.threshold), np.arange(p))
+        self.wall = np.zeros(p) if self.limit else height_of(np.full(p, self.threshold), self.log_c)
 
     @property
     def limit(self) -> bool:
@@ -190,15 +154,10 @@ class _Clock:
 
     def place(self, index: Index, products: Array) -> None:
         """Put coordinates where their products are; in the limit, on the wall."""
-        height = self.wall[index] if self.limit else self.height(products, index)
+        height = self.wall[index] if self.limit else height_of(products, self.log_c[index])
         up = products > 0
         self.log_w[index] = np.where(up, height, self.log_c[index] - height)
         self.log_w_hat[index] = self.log_c[index] - self.log_w[index]
-
-    def height(self, products: Array, index: Index) -> Array:
-        """The larger of log w and log ŵ where |q| = ¼ |w² - ŵ²| and w ŵ = c: w² = 2 |q| + √(4 q² + c²)."""
-        height: Array = 0.5 * np.log(2 * np.abs(products) + np.hypot(2 * products, np.exp(self.log_c[index])))
-        return height
 
     def logs(self, q: Array) -> tuple[Array, Array]:
         """Return log w and log ŵ where q is not zero, -inf for those that wait; balanced in the limit."""
@@ -260,7 +219,7 @@ class _Run:
 
     def _delta(self) -> Array:
         """Δ_k, infinite on the support, where rounding noise would read as zero."""
-        gradient = np.where(np.abs(self.gradient) > _FLOOR * self.scale, self.gradient, 0.0)
+        gradient = np.where(np.abs(self.gradient) > GRADIENT_FLOOR * self.scale, self.gradient, 0.0)
         delta = time_until_active(self.clock.log_w, self.clock.log_w_hat, gradient, self.clock.wall)
         return np.where(self.q != 0, np.inf, delta)
 
@@ -307,7 +266,7 @@ class _Run:
             if settled and has_limit
             else math.nan,
             left=tuple(left.tolist()),
-            left_gradient=float(np.where(np.abs(away) > _FLOOR * self.scale, away, 0.0).min(initial=np.inf)),
+            left_gradient=float(np.where(np.abs(away) > GRADIENT_FLOOR * self.scale, away, 0.0).min(initial=np.inf)),
             settled=settled,
             tie_at=self.tie_at,
             from_start=from_start,

@@ -8,7 +8,7 @@ import torch
 from tests.theory.oracles import matrix_flow
 
 from rankrise import theory
-from rankrise.theory._matrix_flow import _Head
+from rankrise.theory.matrix._matrix_flow import _Head
 
 
 def task(dim=4, samples=60, tokens=5, seed=0):

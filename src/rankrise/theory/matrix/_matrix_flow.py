@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankrise.theory._networks import _CHUNK_BYTES
 from rankrise.theory._status import Status
+from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data
 
 _SMALLEST_ALPHA = 1e-16
 
@@ -63,9 +63,9 @@ class MatrixFlow:
 
 
 def solve_matrix_flow(
-    x: Tensor,
-    y: Tensor,
-    weights: Sequence[Tensor] | None = None,
+    x: ArrayLike,
+    y: ArrayLike,
+    weights: Sequence[ArrayLike] | None = None,
     *,
     alpha: float,
     t_end: float,
@@ -145,7 +145,7 @@ class _Head:
 
     def __init__(self, x: Tensor, y: Tensor, shape: torch.Size) -> None:
         self.shape = shape
-        chunk = max(1, _CHUNK_BYTES // (x[0].numel() * x.element_size()))
+        chunk = max(1, CHUNK_BYTES // (x[0].numel() * x.element_size()))
         self.num_samples = len(x)
         self.chunks = [(x[i : i + chunk], y[i : i + chunk]) for i in range(0, len(x), chunk)]
 
@@ -203,8 +203,9 @@ def _drift(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _checked_data(
-    x: Tensor, y: Tensor, weights: Sequence[Tensor] | None, seed: int | None, head_dim: int | None
+    x: ArrayLike, y: ArrayLike, weights: Sequence[ArrayLike] | None, seed: int | None, head_dim: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    x, y = as_data("x", x), as_data("y", y)
     if x.dim() != 3 or y.shape != x.shape or x.numel() == 0:
         raise ValueError(
             f"`x` must have shape (N, n, d) and `y` the same; got {tuple(x.shape)} and {tuple(y.shape)}: "
@@ -222,7 +223,8 @@ def _checked_data(
         generator = torch.Generator().manual_seed(seed)
         start = torch.randn(4, d, r, generator=generator, dtype=torch.float64)
     else:
-        shapes = [tuple(weight.shape) for weight in weights]
+        matrices = [as_data("weights", weight) for weight in weights]
+        shapes = [tuple(matrix.shape) for matrix in matrices]
         if len(shapes) != 4 or len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][0] != d:
             raise ValueError(
                 f"`weights` must be W_K, W_Q, W_V, W_O, all of one shape ({d}, r); got shapes {shapes}: "
@@ -232,11 +234,11 @@ def _checked_data(
             raise ValueError(
                 f"`head_dim` must be the columns of `weights`; got {head_dim} and {shapes[0][1]}: leave it out."
             )
-        start = torch.stack([weight.detach().double().cpu() for weight in weights])
+        start = torch.stack([matrix.double().cpu() for matrix in matrices])
     for name, data in (("x", x), ("y", y), ("weights", start)):
         if not bool(data.isfinite().all()):
             raise ValueError(f"`{name}` must be finite; got NaN or infinity: drop or repair those entries.")
-    return x.detach().double().cpu(), y.detach().double().cpu(), start
+    return x.double().cpu(), y.double().cpu(), start
 
 
 def _checked_times(alpha: float, t_end: float, times: Sequence[float] | Tensor | None, rtol: float) -> Tensor:

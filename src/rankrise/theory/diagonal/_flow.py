@@ -15,14 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankrise.theory._integrator import ENDLESS, Integrator, Piece, log_products, products_at
-from rankrise.theory._networks import DiagonalNetwork
 from rankrise.theory._rosenbrock import Array
-from rankrise.theory._start import Start, log_inverse_alpha, orient, to_tensor
 from rankrise.theory._status import Status
+from rankrise.theory._tasks import ArrayLike, as_data
+from rankrise.theory.diagonal._coordinates import Start, log_inverse_alpha, log_products, orient, to_tensor
+from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Piece, products_at
+from rankrise.theory.diagonal._networks import DiagonalNetwork
 
 # A product below this part of rtol does not move g noticeably; it is followed, but not felt.
-_FELT = 1e-4
+FELT = 1e-4
 _ULPS = 1e-14  # by which a time may lie past the end
 
 
@@ -70,7 +71,7 @@ class Flow:
         """Weights v in the caller's orientation, (n, p)."""
         return to_tensor(self._start.weights(self.log_w.numpy(), self.log_w_hat.numpy())[1])
 
-    def at(self, times: Tensor) -> Tensor:
+    def at(self, times: ArrayLike) -> Tensor:
         """Return the products at any rescaled times within the run: dense output.
 
         Args:
@@ -82,6 +83,7 @@ class Flow:
         Raises:
             ValueError: If a time lies outside the run.
         """
+        times = as_data("times", times)
         last = float(self.times[-1]) * (1 + _ULPS)
         if len(times) and not (float(times.min()) >= 0 and float(times.max()) <= last):
             raise ValueError(
@@ -96,8 +98,8 @@ class Flow:
 
 def solve_flow(
     net: DiagonalNetwork,
-    u0: Tensor,
-    v0: Tensor,
+    u0: ArrayLike,
+    v0: ArrayLike,
     *,
     log10_alpha: float,
     t_end: float,
@@ -144,7 +146,7 @@ def solve_flow(
         )
     inverse = log_inverse_alpha(log10_alpha)
     start = orient(net, u0, v0)
-    wall = 0.5 * math.log(4 * _FELT * rtol)
+    wall = 0.5 * math.log(4 * FELT * rtol)
     integrator = Integrator(net, start.log_w - inverse, start.log_w_hat - inverse, wall=wall, rtol=rtol)
     rows, pieces = [_row(integrator)], []
     status = Status.FINISHED

@@ -11,7 +11,6 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from rankrise import theory
-from rankrise.theory._rosenbrock import rodas_step
 
 THETA0 = torch.tensor([1.5, 0.3, -0.7]), torch.tensor([0.2, -1.1, 0.4])
 
@@ -26,22 +25,6 @@ def _orthogonal() -> theory.DiagonalNetwork:
 def _head(seed: int = 0) -> tuple[theory.DiagonalNetwork, Tensor, Tensor]:
     x, y, _ = theory.teacher_task(samples=60, tokens=4, dim=4, seed=seed)
     return theory.attention_head(x, y), *theory.gaussian_start(8, seed=seed)
-
-
-def test_rodas_has_order_four() -> None:
-    coupling = np.array([[1.0, 0.3], [0.3, 2.0]])
-
-    def solve(steps: int) -> float:
-        s = np.array([-1.0, -2.0])
-        for _ in range(steps):
-            slope = np.array([1.0, 0.5]) - coupling @ np.exp(s)
-            columns = -coupling * np.exp(s)
-            f = lambda s: np.array([1.0, 0.5]) - coupling @ np.exp(s)  # noqa: E731
-            s, _ = rodas_step(f, s, slope, columns, np.arange(2), 1.0 / steps)
-        return float(s[0])
-
-    exact = solve(512)
-    assert math.log2(abs(solve(8) - exact) / abs(solve(16) - exact)) > 3.5
 
 
 @pytest.mark.parametrize("log10_alpha", [-2.0, -16.0, -300.0, -1e6])

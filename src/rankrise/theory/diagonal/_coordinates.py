@@ -1,8 +1,10 @@
-"""The start θ(0) = α θ0 in logarithmic coordinates.
+"""Logarithmic coordinates of the weights, in which the flow is the same computation at any α, and the start in them.
 
 Symbols:
     θ0 = (u0, v0)   start before the factor α
     w, ŵ            u + v and u - v after swapping u, v and flipping both signs so that u > |v|; q = u ⊙ v is unchanged
+    q               ¼ (w² - ŵ²)
+    c               w ŵ = u² - v², conserved by the flow
     A               log(1/α), natural
 """
 
@@ -13,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankrise.theory._networks import DiagonalNetwork
-from rankrise.theory._rosenbrock import Array
+from rankrise.theory._rosenbrock import Array, Mask
+from rankrise.theory._tasks import ArrayLike, as_data
+from rankrise.theory.diagonal._networks import DiagonalNetwork
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Start:
 
     log_w: Array
     log_w_hat: Array
-    swapped: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    swapped: Mask
     sign: Array
 
     def weights(self, log_w: Array, log_w_hat: Array) -> tuple[Array, Array]:
@@ -40,13 +43,14 @@ class Start:
         return np.where(self.swapped, small, large), np.where(self.swapped, large, small)
 
 
-def orient(net: DiagonalNetwork, u0: Tensor, v0: Tensor) -> Start:
+def orient(net: DiagonalNetwork, u0: ArrayLike, v0: ArrayLike) -> Start:
     """Check θ0 and bring it to u > |v| without changing q.
 
     Raises:
         ValueError: If a shape is wrong, a number is not finite, or |u0_i| = |v0_i| (Assumption 4.2).
     """
     p = net.num_weights
+    u0, v0 = as_data("u0", u0), as_data("v0", v0)
     for name, weights in (("u0", u0), ("v0", v0)):
         if weights.shape != (p,):
             raise ValueError(
@@ -57,7 +61,7 @@ def orient(net: DiagonalNetwork, u0: Tensor, v0: Tensor) -> Start:
             raise ValueError(
                 f"`{name}` must be finite; got NaN or infinity: draw it with gaussian_start(net.num_weights)."
             )
-    u, v = (weights.detach().cpu().double().numpy() for weights in (u0, v0))
+    u, v = (weights.cpu().double().numpy() for weights in (u0, v0))
     balanced = np.flatnonzero(np.abs(u) == np.abs(v))
     if len(balanced):
         raise ValueError(
@@ -86,3 +90,21 @@ def log_inverse_alpha(log10_alpha: float) -> float:
 def to_tensor(array: Array) -> Tensor:
     """Return a float64 tensor with its own memory."""
     return torch.tensor(array, dtype=torch.float64)
+
+
+def log_products(log_w: Array, log_w_hat: Array) -> Array:
+    """Return q = ¼ (w² - ŵ²) from the logarithms."""
+    products: Array = 0.25 * (np.exp(2 * log_w) - np.exp(2 * log_w_hat))
+    return products
+
+
+def height_of(products: Array, log_c: Array) -> Array:
+    """Return the larger of log w and log ŵ where |q| = ¼ |w² - ŵ²| and w ŵ = c: w² = 2 |q| + √(4 q² + c²)."""
+    height: Array = 0.5 * np.log(2 * np.abs(products) + np.hypot(2 * products, np.exp(log_c)))
+    return height
+
+
+def balanced_logs(q: Array) -> tuple[Array, Array]:
+    """Return log w and log ŵ of the balanced weights with products q: w² = 4 q⁺, ŵ² = 4 q⁻."""
+    with np.errstate(divide="ignore"):
+        return 0.5 * np.log(4 * np.maximum(q, 0.0)), 0.5 * np.log(4 * np.maximum(-q, 0.0))

@@ -6,7 +6,6 @@ Symbols:
     η, λ         learning rate and weight decay, the gradient of ½ λ ‖θ‖² added to that of L
 """
 
-import difflib
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -15,8 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.theory._networks import DiagonalNetwork
+from rankrise._arguments import did_you_mean
 from rankrise.theory._status import Status
+from rankrise.theory._tasks import ArrayLike, as_data
+from rankrise.theory.diagonal._networks import DiagonalNetwork
 
 _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "gd": torch.optim.SGD,
@@ -59,8 +60,8 @@ class Descent:
 
 def descend(
     net: DiagonalNetwork,
-    u0: Tensor,
-    v0: Tensor,
+    u0: ArrayLike,
+    v0: ArrayLike,
     *,
     log10_alpha: float,
     learning_rate: float,
@@ -102,9 +103,10 @@ def descend(
     >>> [round(q, 4) for q in run.products[-1].tolist()], run.status.value
     ([2.0, 4.0], 'finished')
     """
+    u0, v0 = as_data("u0", u0), as_data("v0", v0)
     _check(net, u0, v0, log10_alpha, learning_rate, num_steps, optimiser, every, weight_decay, batch_size)
     gradients = _gradients(net, batch_size if optimiser == "sgd" else None, seed)
-    theta = (10.0**log10_alpha * torch.stack([u0, v0]).detach().double().to(net.device)).requires_grad_()
+    theta = (10.0**log10_alpha * torch.stack([u0.double(), v0.double()]).to(net.device)).requires_grad_()
     torch_optimiser = _OPTIMISERS[optimiser]([theta], lr=learning_rate, weight_decay=weight_decay)
 
     steps, products, losses, status = [], [], [], Status.FINISHED
@@ -173,9 +175,8 @@ def _check(
             f"float64; got {log10_alpha}: use `solve_flow`, which works at any α."
         )
     if optimiser not in _OPTIMISERS:
-        close = difflib.get_close_matches(optimiser, _OPTIMISERS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "choose one of them."
-        raise ValueError(f"`optimiser` must be one of {', '.join(map(repr, _OPTIMISERS))}; got {optimiser!r}: {hint}")
+        hint = did_you_mean(optimiser, _OPTIMISERS) or "Choose one of them."
+        raise ValueError(f"`optimiser` must be one of {', '.join(map(repr, _OPTIMISERS))}; got {optimiser!r}. {hint}")
     if not 0 < learning_rate < math.inf:
         raise ValueError(f"`learning_rate` must be positive and finite; got {learning_rate}: try 0.01.")
     if num_steps < 0 or every < 1:

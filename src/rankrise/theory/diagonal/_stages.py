@@ -6,11 +6,15 @@ Symbols:
     u, s    balanced weights, v = s ⊙ u, so |q| = u²
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rankrise.theory._rosenbrock import Array, Index
+from rankrise.theory._status import Status
 
 _ROUNDING = 1e-12
 
@@ -89,6 +93,54 @@ class Certificate:
         if self.runner_up is None:
             return "leads alone"
         return f"leads by {self.winner_gap:.0%}" if np.isfinite(self.winner_gap) else "was at the wall already"
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The result of Algorithm 1: K stages between K + 1 stationary points.
+
+    Attributes:
+        coordinates: The winner i_k of each stage, K integers; the first of the group where several tie.
+        groups: All coordinates that activate in each stage, K tuples; longer than one only in a tie, or at time 0 where
+            products of a run start above the threshold.
+        signs: Sign of each winner's product, K times +1 or -1.
+        times: T_1 ... T_K, rescaled, (K,).
+        certificates: Assumptions 4.2 and 4.3, one record per stage.
+        products: q^0 ... q^K, (K + 1, p); where phase B has no limit, the last row is where it was given up.
+        losses: L(θ^0) ... L(θ^K), (K + 1,).
+        supports: Support of each θ^k, K + 1 tuples.
+        log_weights: b^0 ... b^K, (K + 1, p).
+        log10_alpha: Of the run predicted, None for the limit.
+        threshold: |q| at which a coordinate counts as active; 0 in the limit.
+        status: How it ended, with its remedy.
+        num_gradients: Gradients computed.
+        num_jacobian_columns: Hessian columns computed.
+    """
+
+    coordinates: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    signs: tuple[int, ...]
+    times: Tensor
+    certificates: tuple[Certificate, ...]
+    products: Tensor
+    losses: Tensor
+    supports: tuple[tuple[int, ...], ...]
+    log_weights: Tensor
+    log10_alpha: float | None
+    threshold: float
+    status: Status
+    num_gradients: int
+    num_jacobian_columns: int
+
+    def activation_times(self) -> Tensor:
+        """Return the first time each coordinate activates, (p,); inf for those that never do.
+
+        A product that settles below the threshold counts from the first stage that lifts it above.
+        """
+        times = torch.full((self.products.shape[1],), math.inf, dtype=torch.float64)
+        for q, time in reversed(list(zip(self.products[1:], self.times.tolist(), strict=True))):
+            times[q.abs() > self.threshold] = time
+        return times
 
 
 def minimum_constant(products: Array, hessian: Array) -> float:

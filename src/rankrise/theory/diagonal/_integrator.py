@@ -17,8 +17,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from rankrise.theory._model import LocalModel, Path, solve_model, tolerance_scale
 from rankrise.theory._rosenbrock import Array, Index
+from rankrise.theory.diagonal._coordinates import log_products
+from rankrise.theory.diagonal._local_model import LocalModel, Path, solve_model, tolerance_scale
 
 _FIRST_RADIUS = 0.1  # of ‖q - q_0‖; it adapts
 _SMALLEST_RADIUS = 1e-12  # of the products; a model that fails below it never holds
@@ -55,12 +56,6 @@ class Piece:
     def end(self) -> float:
         """Time at the end of the step."""
         return self.time + float(self.path.times[-1])
-
-
-def log_products(log_w: Array, log_w_hat: Array) -> Array:
-    """Return q = ¼ (w² - ŵ²) from the logarithms."""
-    products: Array = 0.25 * (np.exp(2 * log_w) - np.exp(2 * log_w_hat))
-    return products
 
 
 def products_at(pieces: Sequence[Piece], times: Array) -> Array:

@@ -4,22 +4,29 @@ Symbols:
     balanced        u = ±v, so ŵ = 0 or w = 0 and |q| = ¼ w² or ¼ ŵ²; a zero coordinate stays zero
     s_i = ∫ g_i dt  growth over the phase, also of the coordinates that stay at zero
     J               the support at the end
+    class           tied coordinates that a symmetry of the network exchanges: their products are equal up to sign
+    z               one product per class, m numbers; q = E z with E (p, m) of entries 0 and ±1
+    g_z             mean of ± g over a class: ds/dt of each of its members as long as they are equal
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from rankrise.theory._integrator import ENDLESS, Integrator, Landscape, Piece
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._status import Status
+from rankrise.theory.diagonal._coordinates import balanced_logs
+from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Landscape, Piece
+from rankrise.theory.diagonal._networks import DiagonalNetwork
 
 _HORIZON = 1e9  # longest phase B, in units of 1/scale
 _SLOW = 1e-3  # Newton's method is tried once |g| on the support is below this part of the scale
 _LEFT = 1e-6  # a product that shrinks and is below this part of the largest one has left the support
-_FLOOR = 1e-9  # of the scale: a smaller gradient is rounding, and reads as zero
+GRADIENT_FLOOR = 1e-9  # of the scale: a smaller gradient is rounding, and reads as zero
 _STATIONARY = 1e-10  # of the scale: |g| on the support after Newton's method
 _NEWTON_STEPS = 20
 _NEWTON_REACH = 0.1  # of the largest product: Newton's method must end near where the flow was
@@ -53,12 +60,6 @@ class Transition:
     def support(self) -> Index:
         """The coordinates that are not zero."""
         return np.flatnonzero(self.products)
-
-
-def balanced_logs(q: Array) -> tuple[Array, Array]:
-    """Return log w and log ŵ of the balanced weights with products q: w² = 4 q⁺, ŵ² = 4 q⁻."""
-    with np.errstate(divide="ignore"):
-        return 0.5 * np.log(4 * np.maximum(q, 0.0)), 0.5 * np.log(4 * np.maximum(-q, 0.0))
 
 
 def settle(
@@ -143,7 +144,7 @@ def _polish_and_restore(
     while True:
         end = _polish(net, q, support, scale=scale, saddles=saddles)
         gradients, columns = gradients + end.num_gradients, columns + end.num_columns
-        returning = np.setdiff1d(np.flatnonzero(np.sign(side) * end.gradient > _FLOOR * scale), support)
+        returning = np.setdiff1d(np.flatnonzero(np.sign(side) * end.gradient > GRADIENT_FLOOR * scale), support)
         if not end.found or len(returning) == 0:
             return replace(end, num_gradients=gradients, num_columns=columns)
         support = np.union1d(support, returning)
@@ -207,3 +208,54 @@ def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wal
             return piece.time + t, grown + path.at(t)
         grown = grown + path.growths[-1]
     return None
+
+
+class _Quotient:
+    """L, g_z and its derivative as functions of z."""
+
+    def __init__(self, net: DiagonalNetwork, expand: Tensor) -> None:
+        self._net, self._expand = net, expand
+        self._size = expand.abs().sum(dim=0)
+
+    def loss_and_gradient(self, z: Tensor, /) -> tuple[float, Tensor]:
+        loss, g = self._net.loss_and_gradient(self._expand @ z)
+        return loss, self._expand.T @ g.cpu() / self._size
+
+    def hessian_columns(self, z: Tensor, index: Sequence[int], /) -> Tensor:
+        members = self._expand[:, list(index)]  # (p, k)
+        used = members.abs().sum(dim=1).nonzero().flatten()
+        columns = self._net.hessian_columns(self._expand @ z, used).cpu() @ members[used]
+        return self._expand.T @ columns / self._size[:, None]
+
+
+def settle_symmetric(net: DiagonalNetwork, q: Array, classes: Sequence[Index], *, scale: float) -> Transition | None:
+    """Follow the balanced flow from q with each class moving as one.
+
+    Args:
+        net: The network.
+        q: Start; |q| is equal within a class.
+        classes: Disjoint sets of coordinates that tied.
+        scale: As for `settle`.
+
+    Returns:
+        Where it rests, without its path; None if that is no stationary point of the network, so that the tie was no
+        symmetry.
+    """
+    first = np.arange(len(q))
+    for members in classes:
+        first[members] = members[0]
+    kept, label = np.unique(first, return_inverse=True)
+    expand = np.zeros((len(q), len(kept)))
+    expand[np.arange(len(q)), label] = np.where(q * q[first] < 0, -1.0, 1.0)
+    end = settle(_Quotient(net, torch.from_numpy(expand)), q[kept], scale=scale, saddles=True)
+    if end.status is not Status.FINISHED:
+        return None
+    products = expand @ end.products
+    support = np.flatnonzero(products)
+    loss, g = net.loss_and_gradient(torch.from_numpy(products))
+    gradient: Array = g.cpu().numpy()
+    if float(np.abs(gradient[support]).max(initial=0.0)) > _STATIONARY * scale:
+        return None
+    hessian = net.hessian_columns(torch.from_numpy(products), support.tolist()).cpu().numpy()[support]
+    counts = end.num_gradients + 1, end.num_columns + len(support)
+    return Transition(products, loss, gradient, hessian, (), Status.FINISHED, *counts)

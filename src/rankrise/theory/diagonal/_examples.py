@@ -1,0 +1,232 @@
+"""Networks of the paper with diagonal weights: linear, one attention head, and the transformer of Example 3.2.
+
+Symbols:
+    q           products u ⊙ v; of a head [a, b] with a = w_K ⊙ w_Q and b = w_V ⊙ w_O
+    Z_l         tokens after layer l, (N, n, d); Z_0 = X
+    W_A, W_B    feed-forward weights of a layer, (d, width), which stay fixed
+    σ           activation of the feed-forward block, smooth
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankrise.theory._tasks import ArrayLike, as_data, diagonal_attention
+from rankrise.theory.diagonal._networks import DiagonalNetwork
+
+
+class _Linear(DiagonalNetwork):
+    """h(x; q) = Σ q_i x_i under mean squared error, with H = XᵀX / N formed once."""
+
+    def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
+        super().__init__(_linear_h, x.double(), y, num_weights=x.shape[1], l2=l2)
+        self._gram = self._x.T @ self._x / len(x)
+
+    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
+        residual = x @ q - y
+        return 0.5 * float(residual @ residual) / len(x), x.T @ residual / len(x)
+
+    def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
+        return self._gram[:, index]  # the same for each chunk: their weighted mean is the Gram matrix
+
+
+class _AttentionHead(DiagonalNetwork):
+    """One attention head under mean squared error, with gradient and Hessian columns in closed form.
+
+    Per sample, with S = softmax(X diag(a) Xᵀ), M = S X, R = M diag(b) - Y, G = R diag(b) Xᵀ and
+    P = S ⊙ (G - rowsum(S ⊙ G)):  ∂L/∂b = colsum(M ⊙ R),  ∂L/∂a = colsum(X ⊙ P X).
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
+        super().__init__(diagonal_attention, x.double(), y, num_weights=2 * x.shape[2], l2=l2)
+
+    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
+        a, b = q.chunk(2)
+        s, m, r, g = _attention_parts(x, y, a, b)
+        p = s * (g - (s * g).sum(-1, keepdim=True))
+        slope = torch.cat([_column_sum(x, p @ x), _column_sum(m, r)])
+        return 0.5 * float(r.flatten() @ r.flatten()) / len(x), slope / len(x)
+
+    def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
+        d = len(q) // 2
+        a, b = q.chunk(2)
+        s, m, r, g = _attention_parts(x, y, a, b)
+        columns = torch.zeros(2 * d, len(index), dtype=q.dtype, device=q.device)
+        for column, j in enumerate(index.tolist()):
+            k = j % d
+            centred = x[:, None, :, k] - m[:, :, None, k]  # x_jk - m_ik, which is ∂ log S_ij / ∂a_k over x_ik
+            if j >= d:
+                # Direction b_k: only output k moves, by m_k, so dG_ij = ρ_i x_jk with ρ = r_k + b_k m_k.
+                rho = r[:, :, k] + b[k] * m[:, :, k]
+                dp = s * centred * rho[:, :, None]
+                columns[j, column] = m[:, :, k].square().sum()
+            else:
+                # Direction a_k: dS = S ⊙ x_ik (x_jk - m_ik), and from there on the product rule.
+                ds = s * centred * x[:, :, k, None]
+                dm = ds @ x
+                dr = dm * b
+                dg = (dr * b) @ x.mT
+                dp = ds * (g - (s * g).sum(-1, keepdim=True))
+                dp += s * (dg - (ds * g + s * dg).sum(-1, keepdim=True))
+                columns[d:, column] = _column_sum(dm, r) + _column_sum(m, dr)
+            columns[:d, column] = _column_sum(x, dp @ x)
+        return columns / len(x)
+
+
+def _attention_parts(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """S, M, R and G of `_AttentionHead`, all batched over samples."""
+    s = torch.softmax((x * a) @ x.mT, dim=-1)  # (N, n, n)
+    m = s @ x  # (N, n, d)
+    r = m * b - y  # (N, n, d)
+    return s, m, r, (r * b) @ x.mT  # G is (N, n, n)
+
+
+def _column_sum(left: Tensor, right: Tensor) -> Tensor:
+    """colsum(left ⊙ right), over samples too."""
+    return (left * right).sum(dim=(0, 1))
+
+
+def _linear_h(x: Tensor, q: Tensor) -> Tensor:
+    return x @ q
+
+
+def linear(
+    x: ArrayLike, y: ArrayLike, *, loss: str | Callable[[Tensor, Tensor], Tensor] = "mse", l2: float = 0.0
+) -> DiagonalNetwork:
+    """Build the linear diagonal network h(x; q) = Σ q_i x_i (Berthier 2022).
+
+    Args:
+        x: Features, (N, p).
+        y: Targets, (N,).
+        loss: As for `DiagonalNetwork`; mean squared error is in closed form.
+        l2: As for `DiagonalNetwork`.
+
+    >>> linear(torch.eye(2), torch.tensor([2.0, 4.0])).gradient(torch.zeros(2)).tolist()
+    [1.0, 2.0]
+    """
+    x, y = as_data("x", x), as_data("y", y)
+    if x.dim() != 2 or y.dim() != 1:
+        raise ValueError(
+            f"`x` must have shape (N, p) and `y` (N,); got {tuple(x.shape)} and {tuple(y.shape)}: "
+            "flatten features into the second axis of x."
+        )
+    if loss == "mse":
+        return _Linear(x, y, l2=l2)
+    return DiagonalNetwork(_linear_h, x.double(), y, num_weights=x.shape[1], loss=loss, l2=l2)
+
+
+def attention_head(
+    x: ArrayLike, y: ArrayLike, *, loss: str | Callable[[Tensor, Tensor], Tensor] = "mse", l2: float = 0.0
+) -> DiagonalNetwork:
+    """Build the attention head h(X; q) = softmax(X diag(a) Xᵀ) X diag(b) with q = [a, b], p = 2d.
+
+    a = w_K ⊙ w_Q and b = w_V ⊙ w_O. A gradient costs four batched products of N n² d multiplications each.
+
+    Args:
+        x: Tokens, (N, n, d).
+        y: Targets, (N, n, d); labels (N, n) for cross-entropy.
+        loss: As for `DiagonalNetwork`; mean squared error is in closed form.
+        l2: As for `DiagonalNetwork`.
+
+    >>> x = torch.ones(5, 3, 4)
+    >>> attention_head(x, x).num_weights
+    8
+    """
+    x, y = as_data("x", x), as_data("y", y)
+    if x.dim() != 3 or (loss == "mse" and y.shape != x.shape):
+        raise ValueError(
+            f"`x` must have shape (N, n, d) and `y` the same; got {tuple(x.shape)} and {tuple(y.shape)}: "
+            "stack samples along the first axis, tokens along the second."
+        )
+    if loss == "mse":
+        return _AttentionHead(x, y, l2=l2)
+    return DiagonalNetwork(diagonal_attention, x.double(), y, num_weights=2 * x.shape[2], loss=loss, l2=l2)
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """Where a product q_i lives: layer and head from 0, circuit "kq" (a) or "vo" (b), index within the diagonal."""
+
+    layer: int
+    head: int
+    circuit: str
+    index: int
+
+
+class Transformer(DiagonalNetwork):
+    """A `DiagonalNetwork` that knows its coordinates; built by `transformer`.
+
+    Attributes:
+        coordinates: One `Coordinate` per product, p = 2 d H L of them.
+    """
+
+    coordinates: tuple[Coordinate, ...]
+
+
+def transformer(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    layers: int,
+    heads: int,
+    width: int | None = None,
+    activation: Callable[[Tensor], Tensor] = torch.nn.functional.gelu,
+    feed_forward_scale: float = 0.5,
+    seed: int = 0,
+    loss: str | Callable[[Tensor, Tensor], Tensor] = "mse",
+    l2: float = 0.0,
+) -> Transformer:
+    """Build the transformer of Example 3.2 with L layers and H heads.
+
+    Z̃_l = Z_{l-1} + Σ_i attention_i(Z_{l-1}),  Z_l = Z̃_l + σ(Z̃_l W_A) W_Bᵀ,  p = 2 d H L.
+
+    With H ≥ 2 the heads of a layer are exchangeable: g is identical across them at q = 0, and Assumption 4.2 cannot
+    hold. `incremental_stages` reports the tie.
+
+    Args:
+        x: Tokens, (N, n, d).
+        y: Targets for Z_L, (N, n, d), or labels (N, n) for cross-entropy.
+        layers: L.
+        heads: H, per layer.
+        width: Of the feed-forward block; d if None.
+        activation: σ, twice continuously differentiable.
+        feed_forward_scale: Feed-forward weights are Gaussian of standard deviation scale/√(fan in).
+        seed: Of the feed-forward weights.
+        loss: As for `DiagonalNetwork`.
+        l2: As for `DiagonalNetwork`.
+
+    >>> x = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
+    >>> net = transformer(x, x, layers=2, heads=1)
+    >>> net.num_weights, net.coordinates[5]
+    (8, Coordinate(layer=1, head=0, circuit='kq', index=1))
+    """
+    x, y = as_data("x", x), as_data("y", y)
+    if x.dim() != 3:
+        raise ValueError(f"`x` must have shape (N, n, d); got {tuple(x.shape)}: samples, tokens, dimension.")
+    if layers < 1 or heads < 1:
+        raise ValueError(f"`layers` and `heads` must be at least 1; got {layers} and {heads}: ask for a network.")
+    d = x.shape[2]
+    width = d if width is None else width
+    generator = torch.Generator().manual_seed(seed)
+    w_a = torch.randn(layers, d, width, generator=generator, dtype=torch.float64) * (feed_forward_scale / d**0.5)
+    w_b = torch.randn(layers, d, width, generator=generator, dtype=torch.float64) * (feed_forward_scale / width**0.5)
+    w_a, w_b = w_a.to(x.device), w_b.to(x.device)
+
+    def h(x: Tensor, q: Tensor) -> Tensor:
+        z = x
+        for layer, diagonals in enumerate(q.view(layers, heads, 2 * d)):
+            z = z + sum(diagonal_attention(z, diagonal) for diagonal in diagonals)
+            z = z + activation(z @ w_a[layer]) @ w_b[layer].T
+        return z
+
+    net = Transformer(h, x.double(), y, num_weights=2 * d * heads * layers, loss=loss, l2=l2)
+    net.coordinates = tuple(
+        Coordinate(layer, head, circuit, index)
+        for layer in range(layers)
+        for head in range(heads)
+        for circuit in ("kq", "vo")
+        for index in range(d)
+    )
+    return net
