@@ -1,11 +1,14 @@
-"""Where a product is not the whole bilinear form, the result says so."""
+"""Notes say where a product is not the whole bilinear form; what is not understood is refused with what to do."""
 
 import pytest
+import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.heads.oracles import SeparateAttention, TimmAttention
 from torch import nn
 
-from rankrise.heads import resolve
+from rankrise.heads import LAYOUTS, resolve
 
 TEXT = {"vocab_size": 11, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "num_hidden_layers": 1}
 SIZES = {"hidden_size": 12, "num_attention_heads": 4, "intermediate_size": 8}
@@ -86,3 +89,132 @@ def test_vision_tower_beside_a_rotary_language_model_is_not_rotary():
     model = nn.ModuleDict({"text": RotaryAttention(), "vision": SeparateAttention(8, 2)})
     rotary = {layer.name: any("RoPE" in note for note in layer.notes) for layer in resolve(model)}
     assert rotary == {"text": True, "vision": False}
+
+
+REFUSED_TEXT = {"vocab_size": 11, "bos_token_id": 1, "eos_token_id": 2, "num_hidden_layers": 1}
+REFUSED_SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (nn.Linear(3, 4), r"in Linear; it has the weights 'weight'"),
+        (nn.Sequential(*(nn.Linear(2, 2) for _ in range(9))), r"'3\.weight' and 5 more"),
+        (nn.ReLU(), "in ReLU; it has no weights"),
+        ({}, "in the state dict; it has no weights"),
+        ({"attn.Q": torch.zeros(4, 4), "mlp": torch.zeros(4, 4)}, r"the state dict; it has the weights 'attn\.Q'\. "),
+    ],
+)
+def test_no_attention(source, found):
+    with pytest.raises(ValueError, match=found) as refusal:
+        resolve(source)
+    assert all(layout.name in str(refusal.value) for layout in LAYOUTS)
+    assert "describe another with `heads=Layout(" in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["Falcon", "Bloom", "DeepseekV3"])
+def test_known_models_with_other_layouts_are_not_guessed(name):
+    kind = getattr(transformers, f"{name}ForCausalLM")
+    sizes = {"qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4, "kv_lora_rank": 4, "q_lora_rank": 4}
+    options = {**REFUSED_TEXT, **REFUSED_SIZES, **(sizes if name == "DeepseekV3" else {})}
+    with pytest.raises(ValueError, match="No attention was understood in"):
+        resolve(kind(kind.config_class(**options)))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # on importing the model
+@pytest.mark.parametrize("multi_query", [True, False])
+def test_gpt_bigcode_shares_names_with_gpt2_and_not_the_order(multi_query):
+    sizes = {"n_embd": 16, "n_head": 4, "n_layer": 1, "vocab_size": 11, "bos_token_id": 1, "eos_token_id": 2}
+    config = transformers.GPTBigCodeConfig(**sizes, multi_query=multi_query)
+    model = transformers.GPTBigCodeForCausalLM(config)
+    with pytest.raises(ValueError, match="known order; gpt_bigcode has its own"):
+        resolve(model)
+    with pytest.raises(ValueError, match="known order; gpt_bigcode has its own"):
+        resolve(model.state_dict(), config=config.to_dict())
+
+
+def test_differential_attention_has_no_product_of_one_head():
+    config = transformers.DiffLlamaConfig(**REFUSED_TEXT, **REFUSED_SIZES, num_key_value_heads=2)
+    model = transformers.DiffLlamaModel(config)
+    for source in (model, model.layers[0].self_attn):
+        with pytest.raises(ValueError, match="differential attention"):
+            resolve(source)
+    with pytest.raises(ValueError, match=r"'layers\.0\.self_attn' is differential attention .it has .*lambda_q1"):
+        resolve(model.state_dict(), num_heads=4)
+    state = {name: tensor for name, tensor in model.state_dict().items() if "lambda" not in name}
+    with pytest.raises(ValueError, match="known order; diffllama has its own"):
+        resolve(state, config=config.to_dict())
+
+
+def test_gated_queries_are_not_taken_for_wide_heads():
+    """Qwen3-Next projects queries and gates in one `q_proj` of twice the width."""
+    state = {f"self_attn.{p}_proj.weight": torch.zeros(n, 16) for p, n in (("q", 32), ("k", 8), ("v", 8))}
+    state["self_attn.o_proj.weight"] = torch.zeros(16, 16)
+    with pytest.raises(ValueError, match="heads of dimension 4, as the module or config states"):
+        resolve(state, config={"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 4})
+    with pytest.raises(ValueError, match=r"'self_attn\.o_proj\.weight' must divide evenly|key heads"):
+        resolve(state, config={"num_attention_heads": 4, "num_key_value_heads": 2})
+
+
+class Linear4bit(nn.Linear):
+    """A stand-in by name: bitsandbytes is not imported."""
+
+
+class QuantLinear(nn.Module):
+    def __init__(self, a, b):
+        super().__init__()
+        self.register_buffer("qweight", torch.zeros(a // 8, b, dtype=torch.int32))
+
+
+@pytest.mark.parametrize(("linear", "found"), [(Linear4bit, "'query' is quantised .Linear4bit"), (QuantLinear, "GPTQ")])
+def test_quantised_modules(linear, found):
+    with pytest.raises(ValueError, match=rf"must be floating-point matrices; .*{found}.*Dequantise"):
+        resolve(SeparateAttention(8, 2, linear=linear))
+
+
+@pytest.mark.parametrize(
+    "suffix", ["qweight", "weight.absmax", "weight.quant_state.bitsandbytes__nf4", "weight_scale_inv"]
+)
+def test_quantised_files(suffix):
+    state = {f"h.0.attn.{name}.{suffix}": torch.zeros(2, 2) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
+    with pytest.raises(ValueError, match="quantised"):
+        resolve(state, num_heads=2)
+
+
+def test_integer_weights_are_quantised():
+    state = {name: tensor.to(torch.int8) for name, tensor in SeparateAttention(8, 2).state_dict().items()}
+    with pytest.raises(ValueError, match=r"must hold floating-point numbers; got torch\.int8, so it is quantised"):
+        resolve(state, num_heads=2)
+
+
+def test_experts_in_attention_are_refused_and_elsewhere_welcome():
+    model = nn.ModuleDict(
+        {"attn": nn.ModuleDict({"experts": nn.ModuleList(SeparateAttention(8, 2) for _ in range(2))})}
+    )
+    with pytest.raises(ValueError, match=r"'attn\.experts\.0\.query\.weight' belongs to mixture-of-experts attention"):
+        resolve(model)
+    model = nn.ModuleDict({"attn": SeparateAttention(8, 2), "mlp": nn.ModuleDict({"experts": nn.Linear(8, 8)})})
+    assert len(resolve(model)) == 1
+
+
+@given(st.dictionaries(st.text(max_size=30), st.lists(st.integers(0, 4), max_size=3), max_size=6))
+def test_any_names_and_shapes_are_read_or_refused(shapes):
+    state = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    with pytest.raises(ValueError, match="understood"):
+        resolve(state, num_heads=2)
+
+
+WEIGHTS = ("attn.q_proj.weight", "attn.k_proj.weight", "attn.v_proj.weight", "attn.o_proj.weight")
+
+
+@given(st.lists(st.lists(st.integers(0, 8), max_size=3), min_size=4, max_size=4), st.integers(1, 4))
+def test_any_shapes_of_known_names_are_read_or_refused(shapes, num_heads):
+    state = {name: torch.zeros(shape) for name, shape in zip(WEIGHTS, shapes, strict=True)}
+    try:
+        (layer,) = resolve(state, num_heads=num_heads).layers
+    except ValueError:
+        return
+    for circuit in ("kq", "vo"):
+        left, right = layer.factors(circuit, state.__getitem__)
+        assert left.shape[0] == right.shape[0] == num_heads
+        assert left.shape[2] == right.shape[2]

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.optimize import minimize
 from tests.signals.curves import matches, smooth, staircase
 
-from rankrise.signals._confidence import evidence
-from rankrise.signals._engine import analyse
+from rankrise.signals._analysis import analyse
+from rankrise.signals._drops import evidence
 
 FIRST = 100_000  # seeds from here on; the tests stay below
 

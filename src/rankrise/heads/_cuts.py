@@ -1,19 +1,53 @@
-"""From shapes to recipes: which rows or columns of each stored weight belong to which head.
+"""From shapes to recipes: how many heads a layer has, and which rows or columns of each stored weight belong to which.
+
+The number of heads is what the caller, the module or a config states; the shapes are checked against it.
 
 Symbols:
     H, G    query heads, and key and value heads (G < H in grouped attention, G = 1 in multi-query attention)
     r       head dimension of queries and keys, r_v of values
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
-from rankrise.heads._counts import HeadCounts
-from rankrise.heads._inventory import Found, Inventory
-from rankrise.heads._layouts import Layout
-from rankrise.heads._names import ancestors
+from rankrise.heads._families import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, Layout
+from rankrise.heads._inventory import Found, Inventory, ancestors, lookup
 from rankrise.heads._views import WeightView
+
+
+@dataclass(frozen=True)
+class HeadCounts:
+    """What was stated about the heads of a layer; shapes have the last word."""
+
+    num_heads: int
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+
+
+def stated_counts(witnesses: Iterable[Any], name: str) -> HeadCounts:
+    """What the nearest witness that knows a number of heads states.
+
+    Raises:
+        ValueError: None knows; says which names it looked for.
+    """
+    head_dim = num_kv_heads = None
+    for witness in witnesses:
+        num_kv_heads = num_kv_heads or _integer(witness, NUM_KV_HEADS)
+        head_dim = head_dim or _integer(witness, HEAD_DIM)
+        if num_heads := _integer(witness, NUM_HEADS):
+            return HeadCounts(num_heads, num_kv_heads, head_dim)
+    raise ValueError(
+        f"The number of heads of {name!r} must be known; neither the module nor a config has one of "
+        f"{', '.join(NUM_HEADS)}. Pass `num_heads=` or `config=`."
+    )
+
+
+def _integer(witness: Any, keys: Iterable[str]) -> int | None:
+    values = (lookup(witness, key) for key in keys)
+    return next((value for value in values if type(value) is int and value > 0), None)
 
 
 def cut_into_heads(

@@ -7,17 +7,20 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rankrise.heads import _refusals
-from rankrise.heads._adapters import updates_on
-from rankrise.heads._counts import stated_counts
-from rankrise.heads._cuts import cut_into_heads
-from rankrise.heads._inventory import Inventory, take_inventory
-from rankrise.heads._layouts import LAYOUTS, ROLES, Layout
-from rankrise.heads._map import AttentionLayer, HeadMap
-from rankrise.heads._names import common_path, natural_order
-from rankrise.heads._norms import fold, norm_before
-from rankrise.heads._notes import layer_notes, leftover_note, shared_note
-from rankrise.heads._views import WeightView
+from rankrise.heads._cuts import cut_into_heads, stated_counts
+from rankrise.heads._families import LAYOUTS, ROLES, Layout
+from rankrise.heads._inventory import Inventory, common_path, natural_order, take_inventory
+from rankrise.heads._modifiers import fold, norm_before, updates_on
+from rankrise.heads._notes import (
+    layer_notes,
+    leftover_note,
+    not_understood,
+    refuse_experts,
+    refuse_other_orders,
+    refuse_quantised,
+    shared_note,
+)
+from rankrise.heads._views import AttentionLayer, HeadMap, WeightView
 
 
 def resolve(
@@ -59,13 +62,13 @@ def resolve(
     ('biases: projections have biases, which no product contains',)
     """
     inventory = take_inventory(source, _with_num_heads(config, num_heads))
-    _refusals.refuse_quantised(inventory)
+    refuse_quantised(inventory)
     layouts = _layouts(heads)
     if heads is None:
-        _refusals.refuse_experts(inventory)
+        refuse_experts(inventory)
     matched = _match(inventory, layouts)
     if not matched:
-        raise _refusals.not_understood(inventory)
+        raise not_understood(inventory)
     kept, aliases = _without_aliases(inventory, matched)
     layers = tuple(
         _layer(inventory, index, path, layout, names, fold_norm)
@@ -134,7 +137,7 @@ def _layer(
     inventory: Inventory, index: int, path: str, layout: Layout, names: dict[str, str], fold_norm: bool
 ) -> AttentionLayer:
     if layout in LAYOUTS:
-        _refusals.refuse_other_orders(inventory, path)
+        refuse_other_orders(inventory, path)
     stated = {"num_heads": layout.num_heads, "num_kv_heads": layout.num_kv_heads}
     counts = stated_counts((stated, *inventory.witnesses(path)), path)
     views = cut_into_heads(inventory, layout, names, counts)

@@ -4,9 +4,9 @@ Pure functions on arrays: no file, no plot, nothing of the rest of the package. 
 is estimated from the curve itself.
 """
 
-from rankrise.signals._emergence import Emergence as Emergence
-from rankrise.signals._emergence import emergence_times as emergence_times
-from rankrise.signals._stages import Plateau as Plateau
-from rankrise.signals._stages import Stage as Stage
-from rankrise.signals._stages import Stages as Stages
-from rankrise.signals._stages import detect_stages as detect_stages
+from rankrise.signals._detect import Emergence as Emergence
+from rankrise.signals._detect import Plateau as Plateau
+from rankrise.signals._detect import Stage as Stage
+from rankrise.signals._detect import Stages as Stages
+from rankrise.signals._detect import detect_stages as detect_stages
+from rankrise.signals._detect import emergence_times as emergence_times

@@ -1,4 +1,4 @@
-"""Drops of a curve made of lines: intervals in which it falls far faster than on both sides.
+"""Drops of a curve made of lines: where it falls far faster than on both sides, the shape of each, and its confidence.
 
 For an interval [a, b] of width w = b − a and side windows of length ℓ ≥ w that touch it,
 
@@ -6,6 +6,17 @@ For an interval [a, b] of width w = b − a and side windows of length ℓ ≥ w
 
 A convex decreasing curve, such as a power law, falls faster on the left than inside: its contrast is below 1 wherever
 one looks. A warm-up or a cosine bends the curve slowly and stays near 1. A staircase has contrasts of 5 and more.
+
+The shape of a drop is two lines joined by a logistic, fitted by least squares to the samples around it,
+
+    y(t) = (1 − S)(a₀ + a₁ (t − m)) + S (b₀ + b₁ (t − m)),   S = 1 / (1 + exp(−(t − m) / s))
+
+which is linear in a, b for a given midpoint m and scale s; both are searched on a grid that zooms in. The size of the
+drop is a₀ − b₀.
+
+The confidence in a drop is a logistic function of three numbers. `tests/signals/calibrate.py` fitted its coefficients
+to staircases and smooth losses of many noise levels (200 curves of each kind, before the last change in how overlapping
+drops are chosen); "right" means a planted stage within 5% of its spacing. The tests check it on other seeds.
 """
 
 import math
@@ -14,8 +25,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from scipy.special import expit
 
-from rankrise.signals._checks import Array
+from rankrise.signals._trend import Array
 
 _SIDES = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0)  # lengths of the side windows, in widths of the drop
 _FEWEST_BESIDE = 5  # samples in a side window
@@ -145,3 +157,82 @@ def _rate(t: Array, knots: Array, levels: Array, start: Array, end: Array, long_
     change = _change(knots, levels, start, end)
     length = np.maximum(end - start, 1e-300)
     return (change + np.sqrt(12 * long_run / samples)) / length, samples.astype(np.float64)
+
+
+_TENTH = float(np.log(9.0))  # the logistic goes from 10% to 90% within ± this many scales
+_FEWEST_AROUND = 8
+_ZOOMS = 3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Midpoint, scale of the logistic, and size at the midpoint."""
+
+    midpoint: float
+    scale: float
+    size: float
+
+    @property
+    def start(self) -> float:
+        """Where a tenth of the drop is done."""
+        return self.midpoint - _TENTH * self.scale
+
+    @property
+    def end(self) -> float:
+        """Where nine tenths are."""
+        return self.midpoint + _TENTH * self.scale
+
+
+def fit_shape(t: Array, y: Array, *, start: float, end: float, size: float) -> Shape:
+    """The best logistic for a drop found in [start, end]; t (n,) and y (n,) hold the samples around it."""
+    width = end - start
+    best = Shape((start + end) / 2, width / (2 * _TENTH), size)
+    if len(t) < _FEWEST_AROUND:
+        return best
+    spacing = float(np.median(np.diff(t)))
+    m = np.linspace(start - width / 4, end + width / 4, 17)
+    s = np.geomspace(min(width, spacing) / 8, width / 2, 9)
+    for _ in range(_ZOOMS):
+        rss, fall, grid_m, grid_s = _evaluate(t, y, m, s)
+        k = int(np.argmin(rss))
+        best = Shape(float(grid_m[k]), float(grid_s[k]), float(fall[k]))
+        step, ratio = m[1] - m[0], np.sqrt(s[1] / s[0])
+        m = np.linspace(best.midpoint - step, best.midpoint + step, 9)
+        s = best.scale * np.geomspace(1 / ratio, ratio, 5)
+    return best
+
+
+def _evaluate(t: Array, y: Array, m: Array, s: Array) -> tuple[Array, Array, Array, Array]:
+    """RSS and size for every pair of midpoint and scale, with the pairs."""
+    grid_m, grid_s = (g.ravel() for g in np.meshgrid(m, s, indexing="ij"))
+    unit = t[-1] - t[0]
+    x = (t - grid_m[:, None]) / unit  # (pairs, n)
+    after = expit((t - grid_m[:, None]) / grid_s[:, None])
+    basis = np.stack([1 - after, (1 - after) * x, after, after * x], axis=-1)  # (pairs, n, 4)
+    gram = basis.mT @ basis
+    ridge = 1e-9 * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(4)
+    moment = basis.mT @ y
+    coefficients = np.linalg.solve(gram + ridge, moment[..., None])[..., 0]
+    residual = y - (basis @ coefficients[..., None])[..., 0]
+    return (residual**2).sum(1), coefficients[:, 0] - coefficients[:, 2], grid_m, grid_s
+
+
+_LARGEST = 40.0  # beyond this, z and the contrast say no more
+_INTERCEPT = -4.0  # fitted −3.55; lowered so that doubt stays on the side of none
+_OF_Z = 1.45
+_OF_CONTRAST = 1.3
+_OF_MISMATCH = -1.94
+
+
+def evidence(drop: Drop, shape: Shape) -> tuple[float, float, float]:
+    """Log z, log contrast, and how far the fitted shape and the drop disagree in size (0 to 2, of the logarithm)."""
+    ratio = shape.size / drop.size if drop.size > 0 else 0.0
+    mismatch = abs(math.log(ratio)) if ratio > 0 else math.inf
+    return math.log(min(drop.z, _LARGEST)), math.log(min(drop.contrast, _LARGEST)), min(mismatch, 2.0)
+
+
+def confidence(drop: Drop, shape: Shape) -> float:
+    """Probability that the drop is a stage and its midpoint right, in [0, 1]."""
+    z, contrast, mismatch = evidence(drop, shape)
+    logit = _INTERCEPT + _OF_Z * z + _OF_CONTRAST * contrast + _OF_MISMATCH * mismatch
+    return 1 / (1 + math.exp(-logit))

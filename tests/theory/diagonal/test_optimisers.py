@@ -150,7 +150,7 @@ def test_divergence_is_a_status_with_its_remedy():
         ({"log10_alpha": 0}, r"`log10_alpha` must be from -300 to below 0 .* got 0: use `solve_flow`"),
         ({"log10_alpha": -301}, r"`log10_alpha` must be from -300"),
         ({"optimiser": "adamm"}, r"one of 'gd', 'sgd', 'adam'; got 'adamm'\. Did you mean 'adam'\?"),
-        ({"optimiser": "lion"}, r"got 'lion': choose one of them"),
+        ({"optimiser": "lion"}, r"got 'lion'\. Choose one of them"),
         ({"learning_rate": 0.0}, r"`learning_rate` must be positive and finite; got 0.0"),
         ({"num_steps": -1}, r"`num_steps` must be at least 0"),
         ({"every": 0}, r"`every` at least 1; got 3 and 0"),

@@ -71,7 +71,7 @@ def test_refusals(head, changes, message):
 
 def _small_head(seed: int = 0) -> theory.DiagonalNetwork:
     x, y, _ = theory.teacher_task(samples=60, tokens=4, dim=3, seed=seed)
-    return theory.attention_small_head(x, y)
+    return theory.attention_head(x, y)
 
 
 def test_a_strict_minimum_takes_perturbations_back() -> None:

@@ -1,12 +1,13 @@
-"""The table of name schemes, and the one kind of row it is made of, which users write for their own models too.
+"""All that is known about model families: the table of name schemes, and the names that tell counts, norms and notes.
 
-Names are never joined as strings: a pattern is matched against every name, and what `{layer}` stands for says which
-four weights belong together.
+A new family is added here and nowhere else. Names are never joined as strings: a pattern is matched against every name,
+and what `{layer}` stands for says which four weights belong together.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 ROLES = ("q", "k", "v", "o")
@@ -136,3 +137,48 @@ LAYOUTS: tuple[Layout, ...] = (
     _fused("Phi-3", "qkv_proj.weight", "o_proj.weight"),
     _fused("ModernBERT", "Wqkv.weight", "Wo.weight"),
 )
+
+# Attributes of a module and keys of a config that state numbers of heads.
+NUM_HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads")
+NUM_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head")
+HEAD_DIM = ("head_dim", "attention_head_size", "head_size", "d_head", "d_kv")
+
+# Names of the norm before attention.
+BEFORE_ATTENTION = ("input_layernorm", "layernorm_before", "ln_1", "ln1", "norm1", "layer_norm1", "attention_norm")
+# Blocks that have one of these names after attention, in transformers 5.17 to 5.22 and in timm.
+AFTER_ATTENTION_CLASS = re.compile(
+    r"Swinv2Layer|Swin2SRLayer|SwinTransformerV2(Cr)?Block|ResPostBlock|\w*TwoWayAttentionBlock|CLIPSegDecoderLayer"
+    r"|ChameleonSwinDecoderLayer|OmDetTurboDeformableTransformerDecoderLayer"
+)
+AFTER_ATTENTION_SOURCE = "transformers.models.openai."  # its class is called Block
+AFTER_ATTENTION_TYPES = ("openai-gpt", "swinv2", "swin2sr")
+# Of these model types only some blocks have such a name after attention.
+MIXED_NORM_TYPES = ("chameleon", "clipseg", "omdet-turbo", "sam", "sam2", "sam2_video", "sam_hq", "edgetam")
+FINAL_NORM = re.compile(r"(^|\.)ln(_f|_final|_post)?\.weight$")  # pre-norm models with `ln_1` end in one
+# From a norm's class to (whether it centres, the offset of its gain: Gemma stores g − 1).
+NORM_KINDS: Mapping[str, tuple[bool, float]] = MappingProxyType(
+    {
+        "LayerNorm": (True, 0.0),
+        **dict.fromkeys(("RMSNorm", "LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "Phi3RMSNorm"), (False, 0.0)),
+        **dict.fromkeys(("Qwen2RMSNorm", "Qwen3RMSNorm", "Qwen2MoeRMSNorm", "Qwen3MoeRMSNorm"), (False, 0.0)),
+        **dict.fromkeys(("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm"), (False, 1.0)),
+    }
+)
+# Model types of state dicts whose norms without a bias are RMSNorms.
+RMS_NORM_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "phi3")
+
+# Names that usually belong to attention, and signs of what a product of two weights leaves out.
+ATTENTION_NAME = re.compile(r"att(n|ention)|(^|\.)([qkv]_proj|query|key|value|qkv|w[qkv])(\.|$)", re.IGNORECASE)
+QK_NORM = re.compile(r"(q|k|query|key)_?(layer_?)?norm\.weight$", re.IGNORECASE)
+COSINE_SCALE = re.compile(r"(^|\.)logit_scale$")
+ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
+NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IGNORECASE)  # and not missed
+
+# Signs of what is refused.
+QUANTISED_CLASS = re.compile(r"4bit|8bit|Quant|WQLinear|HQQ|FP8|Int8", re.IGNORECASE)
+QUANTISED_NAME = re.compile(
+    r"\.(qweight|qzeros|g_idx|W_q|SCB|weight_scale(_inv)?|weight_packed|weight\.(absmax|quant_map|quant_state\..*))$"
+)
+ATTENTION_EXPERTS = re.compile(r"att(n|ention)[^.]*\.(.+\.)?experts?\.", re.IGNORECASE)
+OTHER_ORDER_TYPES = ("gpt_bigcode", "diffllama")  # shares names with a row of the table, not its order
+DIFFERENTIAL_NAME = re.compile(r"(^|\.)lambda_[qk]1$")  # a difference of two softmaxes, over values of two heads
