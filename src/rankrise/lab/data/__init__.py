@@ -1,14 +1,15 @@
 """Data sets: batches on the device whose order and augmentation are pure functions of (seed, epoch, index)."""
 
-from rankrise.lab.data._config import DataConfig as DataConfig
+from rankrise.lab.data._data_config import DataConfig as DataConfig
+from rankrise.lab.data._data_config import DataWarning as DataWarning
 from rankrise.lab.data._dataset import Batch as Batch
 from rankrise.lab.data._dataset import Dataset as Dataset
-from rankrise.lab.data._find import find_dataset as find_dataset
-from rankrise.lab.data._library import LibraryText as LibraryText
-from rankrise.lab.data._library import library_files as library_files
-from rankrise.lab.data._library import load_library as load_library
-from rankrise.lab.data._library import split_of as split_of
-from rankrise.lab.data._load import load_dataset as load_dataset
-from rankrise.lab.data._order import epoch_order as epoch_order
-from rankrise.lab.data._tensors import from_tensors as from_tensors
-from rankrise.lab.data._warning import DataWarning as DataWarning
+from rankrise.lab.data._dataset import Task as Task
+from rankrise.lab.data._dataset import epoch_order as epoch_order
+from rankrise.lab.data._load_dataset import load_dataset as load_dataset
+from rankrise.lab.data._locate import find_dataset as find_dataset
+from rankrise.lab.data._memory import from_tensors as from_tensors
+from rankrise.lab.data._text_files import LibraryText as LibraryText
+from rankrise.lab.data._text_files import library_files as library_files
+from rankrise.lab.data._text_files import load_library as load_library
+from rankrise.lab.data._text_files import split_of as split_of

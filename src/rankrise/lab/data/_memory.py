@@ -1,19 +1,116 @@
 """Data sets that live on the device as a whole: images as bytes, tokens as int32, vectors as float32.
 
 Per epoch the order goes to the device once; per batch there are three kernels for images and no wait for the device.
+An augmented image is the stored one seen through index tables: pixel (y, x) comes from (rows[y], columns[x]). The
+tables of an epoch are made in a few kernels on the device from random bits that belong to the sample and not to the
+batch; a batch then costs one gather, and two more kernels to normalise it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
-from typing import Self
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from rankrise.lab.data._augment import channel_index, draw_views, look, with_margin
-from rankrise.lab.data._dataset import Batch, Dataset, Task
-from rankrise.lab.data._normalise import Normalisation, normalise
-from rankrise.lab.data._order import Span
+from rankrise._arguments import as_count, check_choice
+from rankrise.lab.data._dataset import Batch, Dataset, Span, Task
+from rankrise.lab.data._mix import Purpose, below, bits, key
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Mean and standard deviation per channel, of pixels scaled to [0, 1] by `white`, the byte that is white."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    white: int = 255
+
+    def tables(self, device: torch.device | str) -> tuple[Tensor, Tensor]:
+        """Shift and scale, (C, 1, 1) each, of stored bytes."""
+        shift = torch.tensor(self.mean, dtype=torch.float64) * self.white
+        scale = 1 / (torch.tensor(self.std, dtype=torch.float64) * self.white)
+        return shift[:, None, None].float().to(device), scale[:, None, None].float().to(device)
+
+
+# Of the training images, as published by every CIFAR and ImageNet recipe; digits measured here; others centred.
+CIFAR10 = Normalisation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+CIFAR100 = Normalisation((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+DIGITS = Normalisation((0.3053,), (0.3760,), white=16)
+CENTRED = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def normalise(images: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """(images - shift) · scale in float32: two roundings, never fused, so equal on every device."""
+    return torch.sub(images, shift).mul_(scale)
+
+
+class Views(NamedTuple):
+    """Where the pixels of augmented images come from: row and column indices, (n, S) each, int64."""
+
+    rows: Tensor
+    columns: Tensor
+
+    def cut(self, begin: int, end: int) -> "Views":
+        """Those of the images [begin, end)."""
+        return Views(self.rows[begin:end], self.columns[begin:end])
+
+
+def margin(size: int, augment: Collection[str]) -> int:
+    """Pixels of black added on every side before a random crop: 4 of CIFAR's 32, size // 8 in general.
+
+    >>> margin(32, ("crop",)), margin(64, ("flip", "crop")), margin(32, ("flip",))
+    (4, 8, 0)
+    """
+    return size // 8 if "crop" in augment else 0
+
+
+def with_margin(images: Tensor, augment: Collection[str]) -> Tensor:
+    """Images (n, C, S, S) with the black border that `draw_views` counts on."""
+    width = margin(images.shape[-1], augment)
+    return pad(images, (width,) * 4) if width else images
+
+
+def draw_views(index: Tensor, *, size: int, augment: Collection[str], seed: int, epoch: int) -> Views:
+    """Flip and crop for the samples `index`, each a function of (seed, epoch, sample) alone.
+
+    Args:
+        index: Samples of the training set, (n,), on the device of the images.
+        size: Side S of the images, without their margin.
+        augment: `"flip"`: left and right change places for half of them. `"crop"`: an S × S window of the image with
+            its margin, uniform.
+        seed: Of the run.
+        epoch: Counted from 0.
+
+    >>> views = draw_views(torch.arange(4), size=8, augment=("crop",), seed=0, epoch=0)
+    >>> views.rows.shape, int(views.rows.max()) < 8 + 2 * margin(8, ("crop",))
+    (torch.Size([4, 8]), True)
+    """
+    line = torch.arange(size, device=index.device)
+    top = left = torch.zeros_like(index)
+    if "crop" in augment:
+        num_offsets = 2 * margin(size, augment) + 1
+        random = bits(key(seed, Purpose.CROP, epoch), index)
+        top, left = below(random, num_offsets), below(random << 32, num_offsets)
+    rows, columns = top[:, None] + line, left[:, None] + line
+    if "flip" in augment:
+        flipped = bits(key(seed, Purpose.FLIP, epoch), index) < 0  # the sign is a fair bit
+        columns = torch.where(flipped[:, None], columns.flip(1), columns)
+    return Views(rows, columns)
+
+
+def look(images: Tensor, index: Tensor, views: Views, channels: Tensor) -> Tensor:
+    """images[index] through `views`: (B, C, S, S) in one gather; `channels` is 0, …, C - 1, (C, 1, 1)."""
+    rows, columns = views.rows[:, None, :, None], views.columns[:, None, None, :]
+    return images[index[:, None, None, None], channels, rows, columns]
+
+
+def channel_index(images: Tensor) -> Tensor:
+    """The last argument of `look`."""
+    return torch.arange(images.shape[1], device=images.device)[:, None, None]
 
 
 class Pairs(Dataset):
@@ -146,3 +243,64 @@ class Tokens(Dataset):
 def num_blocks(tokens: Tensor, context: int) -> int:
     """Blocks of `context` tokens that have a next token each."""
     return max(0, (len(tokens) - 1) // context)
+
+
+_DTYPES = {  # of inputs and of targets
+    "classify": (torch.float32, torch.int64),
+    "next_token": (torch.int64, torch.int64),
+    "regress": (torch.float32, torch.float32),
+}
+
+
+def from_tensors(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *, task: Task, num_classes: int | None = None
+) -> Dataset:
+    """Make a data set of tensors in memory, one sample a row, used as they are: normalise them first.
+
+    Args:
+        train: Inputs and targets. For `"classify"` inputs float32 and labels (n,) int64; for `"next_token"` tokens and
+            next tokens, both (n, T) int64; for `"regress"` both float32.
+        test: Likewise.
+        task: Which of the three.
+        num_classes: Classes, or size of the vocabulary; one more than the largest target or token unless given.
+
+    Raises:
+        ValueError: Another dtype or shape, an empty split, or a label out of range; says which.
+
+    >>> images, labels = torch.randn(100, 1, 8, 8), torch.arange(100) % 10
+    >>> dataset = from_tensors((images[:80], labels[:80]), (images[80:], labels[80:]), task="classify")
+    >>> dataset.num_train, dataset.input_shape, dataset.num_classes
+    (80, (1, 8, 8), 10)
+    """
+    check_choice("task", task, _DTYPES)
+    for name, pair in (("train", train), ("test", test)):
+        _check_pair(name, pair, task)
+    if train[0].shape[1:] != test[0].shape[1:]:
+        shapes = f"{tuple(train[0].shape[1:])} and {tuple(test[0].shape[1:])}"
+        raise ValueError(f"Inputs of `train` and `test` must have one shape; got {shapes}.")
+    if task == "regress":
+        return Pairs(train, test)
+    seen = [tensor for pair in (train, test) for tensor in pair if not tensor.is_floating_point()]
+    least, largest = min(int(t.min()) for t in seen), max(int(t.max()) for t in seen)
+    num_classes = largest + 1 if num_classes is None else as_count(num_classes, "num_classes", least=1)
+    if least < 0 or largest >= num_classes:
+        raise ValueError(
+            f"Labels and tokens must be from 0 to {num_classes - 1}; got {least if least < 0 else largest}."
+        )
+    return Pairs(train, test, task=task, num_classes=num_classes)
+
+
+def _check_pair(name: str, pair: Any, task: Task) -> None:
+    is_pair = isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, Tensor) for part in pair)
+    if not is_pair:
+        raise ValueError(f"`{name}` must be a pair of tensors (inputs, targets); got {type(pair).__name__}.")
+    inputs, targets = pair
+    for part, tensor, dtype in zip(("inputs", "targets"), (inputs, targets), _DTYPES[task], strict=True):
+        if tensor.dtype != dtype:
+            raise ValueError(f"The {part} of `{name}` must be {dtype} for {task!r}; got {tensor.dtype}. Convert them.")
+    if inputs.ndim < 2 or len(inputs) != len(targets) or len(inputs) == 0:
+        shapes = f"{tuple(inputs.shape)} and {tuple(targets.shape)}"
+        raise ValueError(f"`{name}` must have as many inputs as targets, a row each and at least one; got {shapes}.")
+    if (task == "classify" and targets.ndim != 1) or (task == "next_token" and targets.shape != inputs.shape):
+        wanted = "(n,)" if task == "classify" else f"{tuple(inputs.shape)}"
+        raise ValueError(f"The targets of `{name}` must have shape {wanted} for {task!r}; got {tuple(targets.shape)}.")

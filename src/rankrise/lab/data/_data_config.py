@@ -1,11 +1,28 @@
-"""Which data: a value of JSON's types, checked when it is made."""
+"""Which data: a value of JSON's types, checked when it is made. Nothing here imports torch or numpy."""
 
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath, PureWindowsPath
+from types import MappingProxyType
 
 from rankrise._arguments import as_count, check_choice
-from rankrise.lab.data._augment import AUGMENTATIONS
-from rankrise.lab.data._names import FIXED_SIZE, SETTINGS, TOKENIZERS
+
+# By name: the settings beyond `name` and `seed` that mean something there.
+_IMAGES = ("augment", "num_train", "num_test", "random_labels", "image_size")
+SETTINGS = MappingProxyType(
+    {
+        "cifar10": ("path", *_IMAGES),
+        "cifar100": ("path", *_IMAGES),
+        "image_folder": ("path", *_IMAGES),
+        "digits": _IMAGES,
+        "synthetic_images": (*_IMAGES, "num_classes"),
+        "text": ("path", "num_train", "num_test", "context", "tokenizer"),
+        "synthetic_text": ("num_train", "num_test", "context", "num_classes"),
+        "teacher": ("num_test", "samples", "tokens", "dim"),
+    }
+)
+FIXED_SIZE = MappingProxyType({"cifar10": 32, "cifar100": 32, "digits": 8})  # `image_size` may be this, or None
+TOKENIZERS = ("gpt2", "bytes")
+AUGMENTATIONS = ("flip", "crop")
 
 
 @dataclass(frozen=True)
@@ -115,3 +132,7 @@ def _check_path(path: object) -> None:
             f"`path` must be a folder below the data folder, relative and without '..'; got {path!r}. "
             "To read from elsewhere, give that folder as the data folder."
         )
+
+
+class DataWarning(UserWarning):
+    """Data that was read, but is not quite what was asked for; the category of every warning of this package."""

@@ -1,9 +1,16 @@
-"""CIFAR-10 and CIFAR-100 from the official python batches, plain or compressed file by file."""
+"""CIFAR-10 and CIFAR-100 from the official python batches, plain or compressed file by file.
+
+A batch is a pickle. The reader of pickles here accepts nothing but dictionaries, lists, numbers, strings and numpy
+arrays of integers, because a pickle can otherwise run any program.
+"""
 
 import hashlib
+import io
 import lzma
 import os
+import pickle
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,54 +18,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy._core.multiarray import _reconstruct
+from numpy._core.numeric import _frombuffer  # type: ignore[attr-defined]
 from torch import Tensor
 
-from rankrise.lab.data._config import DataConfig
-from rankrise.lab.data._memory import Images
-from rankrise.lab.data._normalise import CIFAR10, CIFAR100, Normalisation
-from rankrise.lab.data._root import find_folder, missing
-from rankrise.lab.data._subset import select
-from rankrise.lab.data._unpickle import unpickle
-from rankrise.lab.data._warning import DataWarning
+from rankrise.lab.data._data_config import DataConfig, DataWarning
+from rankrise.lab.data._locate import CIFAR_FILES, CifarFiles, find_cifar
+from rankrise.lab.data._memory import CIFAR10, CIFAR100, Images
+from rankrise.lab.data._mix import select
 
 _PIXELS = 3 * 32 * 32  # of a row: 32 × 32 red, then green, then blue
 _LARGEST = 256 * 2**20  # decompressed bytes of a file; the largest official one has 155 million
 _MEMORY = 512 * 2**20  # of the decompressor
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """The files of one of the two, with the md5 of their contents as published."""
-
-    train: dict[str, str]
-    test: dict[str, str]
-    labels: str
-    num_classes: int
-    normalisation: Normalisation
-
-
-LAYOUTS = {
-    "cifar10": _Layout(
-        train={
-            "data_batch_1": "c99cafc152244af753f735de768cd75f",
-            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-            "data_batch_4": "634d18415352ddfa80567beed471001a",
-            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-        },
-        test={"test_batch": "40351d587109b95175f43aff81a1287e"},
-        labels="labels",
-        num_classes=10,
-        normalisation=CIFAR10,
-    ),
-    "cifar100": _Layout(
-        train={"train": "16019d7e3df5f24257cddd939b257f8d"},
-        test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-        labels="fine_labels",
-        num_classes=100,
-        normalisation=CIFAR100,
-    ),
-}
+_NORMALISATIONS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
 def cifar(config: DataConfig, root: Path | str | None) -> Images:
@@ -68,9 +40,9 @@ def cifar(config: DataConfig, root: Path | str | None) -> Images:
         FileNotFoundError: The folder or a file of it is missing.
         ValueError: A file is truncated, damaged, or not what it should be; names it.
     """
-    layout = LAYOUTS[config.name]
+    layout = CIFAR_FILES[config.name]
     files = layout.train | layout.test
-    paths = find_files(config, root)
+    paths = find_cifar(config, root)
     with ThreadPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:  # decompression lets go of the interpreter
         parts = list(pool.map(lambda path, md5: _read(path, md5, layout), paths, files.values()))
     for path, part in zip(paths, parts, strict=True):
@@ -84,28 +56,9 @@ def cifar(config: DataConfig, root: Path | str | None) -> Images:
         select(train, config.num_train, seed=config.seed, what="num_train", relabel=relabel),
         select(test, config.num_test, seed=config.seed, what="num_test"),
         num_classes=layout.num_classes,
-        normalisation=layout.normalisation,
+        normalisation=_NORMALISATIONS[config.name],
         augment=config.augment,
     )
-
-
-def find_files(config: DataConfig, root: Path | str | None) -> list[Path]:
-    """The files of the set, training first, each plain or compressed.
-
-    Raises:
-        FileNotFoundError: The folder or one of them is missing.
-    """
-    layout = LAYOUTS[config.name]
-    names = (*layout.train, *layout.test)
-    folder = find_folder(config, root, *(pattern for name in names for pattern in (name, f"{name}.xz")))
-    return [_find(config, folder, name) for name in names]
-
-
-def _find(config: DataConfig, folder: Path, file: str) -> Path:
-    for path in (folder / file, folder / f"{file}.xz"):
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"{file} is missing. {missing(config, folder)}")
 
 
 @dataclass(frozen=True)
@@ -119,7 +72,7 @@ def _join(parts: list[_Part]) -> tuple[Tensor, Tensor]:
     return torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
 
 
-def _read(path: Path, md5: str, layout: _Layout) -> _Part:
+def _read(path: Path, md5: str, layout: CifarFiles) -> _Part:
     content = path.read_bytes()
     if path.suffix == ".xz":
         content = _decompress(content, path)
@@ -158,7 +111,7 @@ def _images(data: Any, path: Path) -> Tensor:
     return torch.from_numpy(np.array(data, order="C")).view(-1, 3, 32, 32)
 
 
-def _labels(labels: Any, num: int, path: Path, layout: _Layout) -> Tensor:
+def _labels(labels: Any, num: int, path: Path, layout: CifarFiles) -> Tensor:
     whole = isinstance(labels, list) and all(type(label) is int for label in labels)
     if not whole or len(labels) != num:
         got = (
@@ -176,3 +129,64 @@ def _labels(labels: Any, num: int, path: Path, layout: _Layout) -> Tensor:
         rule = f"must be from 0 to {layout.num_classes - 1}"
         raise ValueError(f"`{layout.labels}` in {path} {rule}; got {outside[0]}. Get the official file.")
     return torch.tensor(labels, dtype=torch.int64)
+
+
+def _dtype(spec: str | bytes, align: object = False, copy: object = False) -> "np.dtype[Any]":
+    """Only plain numbers; `align` and `copy` come as 0 and 1 from Python 2 and mean nothing for these."""
+    name = spec.decode("ascii") if isinstance(spec, bytes) else spec
+    if name not in ("u1", "i1", "i4", "i8", "uint8", "int64"):
+        raise pickle.UnpicklingError(f"arrays of type {name!r} are not read")
+    return np.dtype(name)
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes for Python 2."""
+    if encoding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError(f"text in {encoding!r} is not read")
+    return text.encode("latin1")
+
+
+_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "dtype"): _dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.numeric", "_frombuffer"): _frombuffer,
+    ("numpy._core.numeric", "_frombuffer"): _frombuffer,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _Refused(Exception):
+    """A global that is not allowed."""
+
+
+class _Unpickler(pickle._Unpickler):  # the one in C sets aside 64 GB when ten bytes ask for the last place of its memo
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise _Refused(f"{module}.{name}")
+        return _ALLOWED[module, name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise _Refused("a persistent object")
+
+
+def unpickle(content: bytes, path: Path) -> Any:
+    """The object in `content`, the bytes of the file `path`.
+
+    Raises:
+        ValueError: It asks for anything but numpy arrays, or is cut off or damaged; names the file.
+    """
+    if not content.endswith(pickle.STOP):
+        raise ValueError(f"{path} must be a whole pickle; it is truncated. Get it again.")
+    try:
+        return _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except _Refused as refused:
+        raise ValueError(
+            f"{path} must hold nothing but numpy arrays, lists and strings; it asks for {refused}, which is refused: "
+            "a pickle can run any program. Do not trust this file; get the official one."
+        ) from None
+    except Exception as error:  # a damaged pickle fails in as many ways as there are opcodes
+        raise ValueError(
+            f"{path} must be a whole pickle; it is truncated or damaged ({error}). Get it again."
+        ) from error

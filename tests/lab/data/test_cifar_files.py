@@ -1,18 +1,22 @@
-"""The official layout, plain and compressed, whole and in part; what is wrong with a file is said with its name."""
+"""CIFAR from official files, plain or compressed; damaged files and hostile pickles are refused."""
 
+import contextlib
 import hashlib
 import lzma
 import os
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.lab.data.test_unpickle import Hostile
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.lab.data.writers import CIFAR10_FILES, cifar_record, write_cifar10, write_pickle
 
-from rankrise.lab.data import DataConfig, DataWarning, _cifar, load_dataset
+from rankrise.lab.data import DataConfig, DataWarning, _cifar_files, load_dataset
+from rankrise.lab.data._cifar_files import unpickle
 
 pytestmark = pytest.mark.filterwarnings("ignore::rankrise.lab.data.DataWarning")
 
@@ -62,11 +66,9 @@ def test_official_files_are_not_mentioned(tmp_path, monkeypatch):
     content = {name: (place / name).read_bytes() for name in CIFAR10_FILES[:5]}
     content["test_batch"] = lzma.decompress((place / "test_batch.xz").read_bytes())
     sums = {name: hashlib.md5(value).hexdigest() for name, value in content.items()}
-    layout = _cifar.LAYOUTS["cifar10"]
-    official = type(layout)(
-        {n: sums[n] for n in layout.train}, {n: sums[n] for n in layout.test}, "labels", 10, layout.normalisation
-    )
-    monkeypatch.setitem(_cifar.LAYOUTS, "cifar10", official)
+    layout = _cifar_files.CIFAR_FILES["cifar10"]
+    official = type(layout)({n: sums[n] for n in layout.train}, {n: sums[n] for n in layout.test}, "labels", 10)
+    monkeypatch.setitem(_cifar_files.CIFAR_FILES, "cifar10", official)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load(tmp_path)
@@ -103,7 +105,7 @@ def test_truncated_file_is_named(tmp_path, xz, kept):
 def test_damaged_and_oversized_xz_are_named(tmp_path, monkeypatch):
     place = write_cifar10(tmp_path, xz=("data_batch_1",))
     path = place / "data_batch_1.xz"
-    monkeypatch.setattr(_cifar, "_LARGEST", 1000)
+    monkeypatch.setattr(_cifar_files, "_LARGEST", 1000)
     with pytest.raises(ValueError, match=r"data_batch_1.xz must hold at most 1000 bytes; it holds more"):
         load(tmp_path)
     monkeypatch.undo()
@@ -164,3 +166,76 @@ def test_pickle_that_runs_a_program_does_not(tmp_path):
     with pytest.raises(ValueError, match=r"data_batch_2 must hold nothing but.*asks for (posix|nt)\.system"):
         load(tmp_path)
     assert not (tmp_path / "pwned").exists()
+
+
+PATH = Path("data_batch_1")
+
+
+class Hostile:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (os.system, ("touch pwned",), r"(posix|nt)\.system"),
+        (eval, ("1",), "builtins.eval"),
+        (getattr, ("", "join"), "builtins.getattr"),
+        (np.load, ("x",), r"numpy.*load"),
+    ],
+)
+def test_hostile_pickle_is_refused_and_does_not_run(function, arguments, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = pickle.dumps({"data": Hostile(function, *arguments)})
+    with pytest.raises(
+        ValueError, match=rf"data_batch_1 must hold nothing but numpy arrays.*it asks for {name}, which"
+    ):
+        unpickle(content, PATH)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_arrays_of_every_protocol_are_read(protocol):
+    record = {"data": np.arange(12, dtype=np.uint8).reshape(3, 4), "labels": [1, 2, 3], "batch_label": "one"}
+    got = unpickle(pickle.dumps(record, protocol=protocol), PATH)
+    assert np.array_equal(got["data"], record["data"])
+    assert got["labels"] == [1, 2, 3]
+
+
+def test_python_2_wrote_the_flags_of_a_type_as_integers():  # as in the official files
+    content = b"cnumpy\ndtype\n(S'u1'\nI0\nI1\ntR(I3\nS'|'\nNNNI-1\nI-1\nI0\ntb."
+    assert unpickle(content, PATH) == np.uint8
+
+
+def test_arrays_of_objects_are_refused():
+    with pytest.raises(ValueError, match=r"data_batch_1 must be a whole pickle.*arrays of type 'O8' are not read"):
+        unpickle(pickle.dumps(np.array([None, {}], dtype=object)), PATH)
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_or_harmless(content):
+    with contextlib.suppress(ValueError):
+        unpickle(content, PATH)
+
+
+def test_ten_bytes_do_not_take_all_memory():
+    assert unpickle(b"\x80\x02Nr\xff\xff\xff\xff.", PATH) is None  # into the last place of the memo
+    with pytest.raises(ValueError, match="must be a whole pickle"):
+        unpickle(b"\x80\x05\x8e" + b"\xff" * 7 + b"\x7f.", PATH)  # bytes of length 2⁶³
+
+
+def test_other_codecs_are_refused():
+    content = b"c_codecs\nencode\n(Vtext\nVrot13\ntR."
+    with pytest.raises(ValueError, match="text in 'rot13' is not read"):
+        unpickle(content, PATH)
+
+
+@given(st.integers(0, 100_000))
+def test_cut_off_pickle_is_named(length):
+    content = pickle.dumps({"data": np.zeros((30, 100), dtype=np.uint8), "labels": [0] * 30}, protocol=2)
+    with pytest.raises(ValueError, match=r"data_batch_1 must (be a whole pickle; it is truncated|hold nothing but)"):
+        unpickle(content[: length % len(content)], PATH)

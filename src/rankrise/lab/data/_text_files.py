@@ -1,0 +1,305 @@
+"""Texts as tokens in a row: from text files, and from the source text of Python's own library.
+
+A text has a training file and a held-out one, and is encoded as bytes or by GPT-2's byte-pair encoding from its two
+files. Python's library is a text that every machine with Python has. Its files are split by name, so that no file is
+both learned from and tested on:
+
+    digit = SHA-256(name) mod 10:   0 test,   1 validation,   2 … 9 training
+
+and are read in the order of that checksum, so that the first so many tokens are spread over the library.
+"""
+
+import hashlib
+import json
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankrise.lab.data._data_config import DataConfig, DataWarning
+from rankrise.lab.data._dataset import Dataset
+from rankrise.lab.data._locate import MissingEncoding, data_root, find_bpe, find_text
+from rankrise.lab.data._memory import Tokens, num_blocks
+
+_CHUNK = 1 << 16  # characters encoded at once
+_GROUP = 256  # chunks encoded in parallel: bounds the memory that encodings take
+# GPT-2 splits text into words before anything else, and a space belongs to the word after it: text cut before a space
+# that a letter follows is split as the whole is, whatever comes before.
+_SEAM = re.compile(r" (?=[A-Za-z])")
+
+
+class Tokenizer(Protocol):
+    """What turns a text into tokens."""
+
+    vocab_size: int
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Tokens of the text."""
+
+
+class ByteTokenizer:
+    """Tokens are the 256 bytes of UTF-8, and 256 for the end of the text.
+
+    >>> ByteTokenizer().encode("né").tolist()
+    [110, 195, 169, 256]
+    """
+
+    vocab_size = 257
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Tokens of the text."""
+        tokens = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
+        return np.append(tokens, np.int32(256))
+
+
+class BPETokenizer:
+    """GPT-2's byte-pair encoding; adds no tokens of its own.
+
+    Raises:
+        ModuleNotFoundError: The package tokenizers is missing.
+        ValueError: The files are not such an encoding's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import tokenizers
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "GPT-2's encoding is done by the package tokenizers, which is not installed: pip install rankrise[hf]; "
+                "or ask for tokenizer='bytes'."
+            ) from error
+        vocab, merges = folder / "vocab.json", folder / "merges.txt"
+        self.vocab_size = _count_tokens(vocab)
+        try:
+            model: Any = tokenizers.models.BPE.from_file(str(vocab), str(merges))
+        except Exception as error:  # the package raises plain Exception
+            raise ValueError(f"{merges} must be the merges that go with {vocab}; {error}. Get both again.") from error
+        self._tokenizer = tokenizers.Tokenizer(model)
+        self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Tokens of the text, the same as if encoded in one go."""
+        chunks = list(_chunks(text))
+        parts = [np.zeros(0, dtype=np.int32)]
+        for i in range(0, len(chunks), _GROUP):
+            encodings = self._tokenizer.encode_batch_fast(chunks[i : i + _GROUP], add_special_tokens=False)
+            parts += [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return np.concatenate(parts)
+
+
+def _chunks(text: str) -> Iterator[str]:
+    begin = 0
+    while begin < len(text):
+        seam = _SEAM.search(text, begin + _CHUNK)
+        end = seam.start() if seam else len(text)
+        yield text[begin:end]
+        begin = end
+
+
+def _count_tokens(path: Path) -> int:
+    """Size of a vocabulary: tokens are numbered 0, 1, …, without a gap."""
+    try:
+        vocab = json.loads(path.read_bytes())
+        ids = sorted(vocab.values())
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} must map tokens to integers; {error}. Get it again.") from error
+    if not ids or ids != list(range(len(ids))):
+        raise ValueError(f"{path} must number its tokens 0, 1, … without a gap; it does not. Get it again.")
+    return len(ids)
+
+
+def text(config: DataConfig, root: Path | str | None) -> Tokens:
+    """Read and encode a text; the held-out part is `test` if there, else `valid`.
+
+    Raises:
+        FileNotFoundError: No folder, no held-out file, or no encoding where one was asked for.
+        ValueError: A file is empty, not UTF-8, too short, or has no column `text`; names it.
+    """
+    folder, files = find_text(config, root)
+    tokenizer = _find_tokenizer(config, folder, data_root(root))
+    context = config.context or 1024
+    train, test = (_encode(paths, tokenizer, context) for paths in files)
+    return Tokens(
+        _first(train, config.num_train, context, "num_train"),
+        _first(test, config.num_test, context, "num_test"),
+        context=context,
+        vocab_size=tokenizer.vocab_size,
+    )
+
+
+def text_tokenizer(config: DataConfig, root: Path | str | None) -> Tokenizer:
+    """What a text is encoded with.
+
+    Raises:
+        FileNotFoundError: The text is not there, or its encoding.
+    """
+    return _find_tokenizer(config, find_text(config, root)[0], data_root(root))
+
+
+def _find_tokenizer(config: DataConfig, folder: Path, root: Path) -> Tokenizer:
+    if config.tokenizer == "bytes":
+        return ByteTokenizer()
+    try:
+        return BPETokenizer(find_bpe(folder, root))
+    except MissingEncoding as error:
+        if config.tokenizer == "gpt2":
+            raise
+        message = f"{error.lack} Bytes are used instead; ask for tokenizer='bytes' to say so."
+    warnings.warn(message, DataWarning, stacklevel=2)
+    return ByteTokenizer()
+
+
+def _encode(paths: list[Path], tokenizer: Tokenizer, context: int) -> Tensor:
+    content = "".join(_read_parquet(path) if path.suffix == ".parquet" else _read_plain(path) for path in paths)
+    named = paths[0] if len(paths) == 1 else f"{paths[0]} with its {len(paths) - 1} other shards"
+    if not content.strip():
+        raise ValueError(f"{named} must hold text; it is empty. Get it again.")
+    tokens = torch.from_numpy(tokenizer.encode(content))
+    if num_blocks(tokens, context) == 0:
+        rule = f"must have at least {context + 1} tokens for one block of `context` {context}"
+        raise ValueError(f"{named} {rule}; it has {len(tokens)}. Set a smaller `context`.")
+    return tokens
+
+
+def _read_plain(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} must be UTF-8; byte {error.start} is not. Convert it first.") from error
+
+
+def _read_parquet(path: Path) -> str:
+    """The column `text`; rows are lines, with or without their line break."""
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowException, types
+
+    try:
+        schema = pq.read_schema(path)
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"{path} must be a Parquet file; it is truncated or damaged ({error}).") from error
+    kind = schema.field("text").type if "text" in schema.names else None
+    if kind is None or not (types.is_string(kind) or types.is_large_string(kind)):
+        raise ValueError(f"{path} must have a column `text` of strings; its columns are {', '.join(schema.names)}.")
+    try:
+        rows = pq.read_table(path, columns=["text"])["text"].to_pylist()
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must be a Parquet file; it is truncated or damaged ({error}).") from error
+    return "".join(row if row.endswith("\n") else row + "\n" for row in rows if row is not None)
+
+
+def _first(tokens: Tensor, num: int | None, context: int, what: str) -> Tensor:
+    """The first `num` blocks, with the token after them."""
+    there = num_blocks(tokens, context)
+    if num is not None and num > there:
+        raise ValueError(f"`{what}` must be at most the {there} blocks of {context} tokens there are; got {num}.")
+    return tokens[: (there if num is None else num) * context + 1].clone()
+
+
+Split: TypeAlias = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+# Tests, installed packages, and files that programs wrote: tables of characters, the text of help pages.
+_INSTALLED = ("site-packages", "dist-packages")
+_LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "encodings", "pydoc_data", "ensurepip", *_INSTALLED}
+
+
+@dataclass(frozen=True)
+class LibraryText:
+    """Tokens of the three splits, and what they were made of."""
+
+    tokens: dict[Split, Tensor]  # int32, a row each
+    num_files: dict[Split, int]
+    sha256: str  # of the names and contents of all files that were read
+    python: str  # version
+    context: int
+    vocab_size: int
+
+    def dataset(self, held_out: Split) -> Dataset:
+        """Training tokens with one of the other splits as the test set."""
+        return Tokens(self.tokens["train"], self.tokens[held_out], context=self.context, vocab_size=self.vocab_size)
+
+    def to_json(self) -> dict[str, object]:
+        """What the text is, without the text."""
+        return {
+            "python": self.python,
+            "num_files": dict(self.num_files),
+            "num_tokens": {split: len(tokens) for split, tokens in self.tokens.items()},
+            "sha256": self.sha256,
+        }
+
+
+def split_of(name: str) -> Split:
+    """Which split a file is in, by its name alone.
+
+    >>> [split_of(name) for name in ("abc.py", "json/decoder.py", "pathlib.py")]
+    ['train', 'train', 'train']
+    """
+    digit = int(_checksum(name), 16) % 10
+    return "test" if digit == 0 else "validation" if digit == 1 else "train"
+
+
+def library_files(folder: Path | None = None) -> dict[str, Path]:
+    """Source files of the running Python's library by their names below `folder`, in the order of their checksums."""
+    root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder
+    named = ((path.relative_to(root), path) for path in root.rglob("*.py"))
+    kept = {name.as_posix(): path for name, path in named if not _LEFT_OUT & set(name.parts) and _is_source(name.name)}
+    return {name: kept[name] for name in sorted(kept, key=_checksum)}
+
+
+def load_library(
+    config: DataConfig, blocks: Sequence[int], *, root: Path | str | None = None, folder: Path | None = None
+) -> LibraryText:
+    """Read the library, encoded as the text of `config` is.
+
+    Args:
+        config: A text; its `context` and encoding are used. Bytes stand for the tokens of synthetic text.
+        blocks: The most blocks of `context` tokens of the training, validation and test files.
+        root: The data folder, for GPT-2's encoding.
+        folder: The library; the running Python's unless given.
+
+    Raises:
+        FileNotFoundError: GPT-2's encoding is not there.
+        ValueError: A split has not one block.
+
+    >>> text = load_library(DataConfig("synthetic_text", context=16), (4, 1, 1))
+    >>> {split: len(tokens) for split, tokens in text.tokens.items()}
+    {'train': 65, 'validation': 17, 'test': 17}
+    """
+    tokenizer: Tokenizer = ByteTokenizer() if config.name != "text" else text_tokenizer(config, root)
+    context = config.context or 1024
+    wanted = {split: num * context + 1 for split, num in zip(SPLITS, blocks, strict=True)}
+    parts: dict[Split, list[np.ndarray]] = {split: [] for split in SPLITS}
+    lengths, digest = dict.fromkeys(SPLITS, 0), hashlib.sha256()
+    for name, path in library_files(folder).items():
+        split = split_of(name)
+        if lengths[split] >= wanted[split]:
+            continue
+        content = path.read_bytes()
+        digest.update(name.encode() + b"\0" + content + b"\0")
+        parts[split].append(tokenizer.encode(content.decode("utf-8", errors="replace")))
+        lengths[split] += len(parts[split][-1])
+    short = [split for split in SPLITS if lengths[split] <= context]
+    if short:
+        raise ValueError(
+            f"Python's library must have more than {context} tokens of every split; {', '.join(short)} has not. "
+            "Use a Python with its library in source files, or a smaller `context`."
+        )
+    tokens = {split: torch.from_numpy(np.concatenate(parts[split])[: wanted[split]]) for split in SPLITS}
+    num_files = {split: len(found) for split, found in parts.items()}
+    return LibraryText(tokens, num_files, digest.hexdigest(), platform.python_version(), context, tokenizer.vocab_size)
+
+
+def _is_source(name: str) -> bool:
+    return not name.startswith("_sysconfigdata")  # how this Python was built
+
+
+def _checksum(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
