@@ -28,8 +28,8 @@ from rankrise.lab.data._memory import CIFAR10, CIFAR100, Images
 from rankrise.lab.data._mix import select
 
 _PIXELS = 3 * 32 * 32  # of a row: 32 × 32 red, then green, then blue
-_LARGEST = 256 * 2**20  # decompressed bytes of a file; the largest official one has 155 million
-_MEMORY = 512 * 2**20  # of the decompressor
+_LARGEST = 256 * 2**20  # bytes that a file may decompress to; the largest official file has 155 million
+_MEMORY = 512 * 2**20  # bytes that the decompressor may use
 _NORMALISATIONS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
@@ -37,13 +37,15 @@ def cifar(config: DataConfig, root: Path | str | None) -> Images:
     """Read the set `config.name` from its folder.
 
     Raises:
-        FileNotFoundError: The folder or a file of it is missing.
-        ValueError: A file is truncated, damaged, or not what it should be; names it.
+        FileNotFoundError: If the folder or one of its files is missing.
+        ValueError: If a file is truncated, damaged, or not what it should be; the message names the file.
     """
     layout = CIFAR_FILES[config.name]
     files = layout.train | layout.test
     paths = find_cifar(config, root)
-    with ThreadPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:  # decompression lets go of the interpreter
+    with ThreadPoolExecutor(
+        min(len(paths), os.cpu_count() or 1)
+    ) as pool:  # decompression releases the interpreter's lock
         parts = list(pool.map(lambda path, md5: _read(path, md5, layout), paths, files.values()))
     for path, part in zip(paths, parts, strict=True):
         if not part.official:
@@ -86,7 +88,7 @@ def _read(path: Path, md5: str, layout: CifarFiles) -> _Part:
 
 
 def _decompress(content: bytes, path: Path) -> bytes:
-    """All streams of an .xz file, within bounds of size and memory."""
+    """Decompress all streams of an .xz file within bounds of size and memory."""
     whole = bytearray()
     while content:
         stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MEMORY)
@@ -132,7 +134,7 @@ def _labels(labels: Any, num: int, path: Path, layout: CifarFiles) -> Tensor:
 
 
 def _dtype(spec: str | bytes, align: object = False, copy: object = False) -> "np.dtype[Any]":
-    """Only plain numbers; `align` and `copy` come as 0 and 1 from Python 2 and mean nothing for these."""
+    """Return a dtype of plain integers; Python 2 writes `align` and `copy` as 0 and 1, which mean nothing for these."""
     name = spec.decode("ascii") if isinstance(spec, bytes) else spec
     if name not in ("u1", "i1", "i4", "i8", "uint8", "int64"):
         raise pickle.UnpicklingError(f"arrays of type {name!r} are not read")
@@ -140,7 +142,7 @@ def _dtype(spec: str | bytes, align: object = False, copy: object = False) -> "n
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
+    """Return bytes that Python 3 wrote as text, which is how it writes them for Python 2."""
     if encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError(f"text in {encoding!r} is not read")
     return text.encode("latin1")
@@ -161,7 +163,8 @@ class _Refused(Exception):
     """A global that is not allowed."""
 
 
-class _Unpickler(pickle._Unpickler):  # the one in C sets aside 64 GB when ten bytes ask for the last place of its memo
+# The unpickler written in C allocates 64 GB when ten bytes ask for the last place of its memo; this one does not.
+class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise _Refused(f"{module}.{name}")
@@ -172,10 +175,11 @@ class _Unpickler(pickle._Unpickler):  # the one in C sets aside 64 GB when ten b
 
 
 def unpickle(content: bytes, path: Path) -> Any:
-    """The object in `content`, the bytes of the file `path`.
+    """Return the object in `content`, the bytes of the file `path`.
 
     Raises:
-        ValueError: It asks for anything but numpy arrays, or is cut off or damaged; names the file.
+        ValueError: If the pickle asks for anything but numpy arrays, or is truncated or damaged; the message names the
+            file.
     """
     if not content.endswith(pickle.STOP):
         raise ValueError(f"{path} must be a whole pickle; it is truncated. Get it again.")
@@ -186,7 +190,7 @@ def unpickle(content: bytes, path: Path) -> Any:
             f"{path} must hold nothing but numpy arrays, lists and strings; it asks for {refused}, which is refused: "
             "a pickle can run any program. Do not trust this file; get the official one."
         ) from None
-    except Exception as error:  # a damaged pickle fails in as many ways as there are opcodes
+    except Exception as error:  # a damaged pickle can raise any exception
         raise ValueError(
             f"{path} must be a whole pickle; it is truncated or damaged ({error}). Get it again."
         ) from error

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from rankrise._arguments import as_count, check_choice
 
-# By name: the settings beyond `name` and `seed` that mean something there.
+# From a data set's name to the settings, beyond `name` and `seed`, that mean something for it.
 _IMAGES = ("augment", "num_train", "num_test", "random_labels", "image_size")
 SETTINGS = MappingProxyType(
     {
@@ -20,7 +20,7 @@ SETTINGS = MappingProxyType(
         "teacher": ("num_test", "samples", "tokens", "dim"),
     }
 )
-FIXED_SIZE = MappingProxyType({"cifar10": 32, "cifar100": 32, "digits": 8})  # `image_size` may be this, or None
+FIXED_SIZE = MappingProxyType({"cifar10": 32, "cifar100": 32, "digits": 8})  # the only `image_size` that may be given
 TOKENIZERS = ("gpt2", "bytes")
 AUGMENTATIONS = ("flip", "crop")
 
@@ -34,24 +34,25 @@ class DataConfig:
     Attributes:
         name: `"cifar10"`, `"cifar100"`, `"image_folder"`, `"text"`: read from the data folder. `"digits"`, `"teacher"`,
             `"synthetic_images"`, `"synthetic_text"`: made on the spot.
-        path: Folder below the data folder; `cifar-10-batches-py`, `cifar-100-python`, `wikitext-2` or the data folder
-            itself unless given.
-        augment: Any of `"flip"` and `"crop"`, of images.
-        num_train: Training samples to keep; all unless given. Of images a seeded choice with equal classes as far as
-            possible, a smaller one inside a larger; of texts the first blocks; of synthetic data how many to make.
-        num_test: Test samples, likewise; of the teacher task a fifth of `samples` unless given.
-        random_labels: Replace every training label by a uniform one, once and for all.
-        image_size: Side of the square images: 64 for image folders and 32 for synthetic images unless given.
-        context: Tokens of a block: 1024 of a text and 64 of synthetic text unless given.
-        tokenizer: `"gpt2"` or `"bytes"`; GPT-2's if its files are found, bytes with a warning otherwise, unless given.
-        num_classes: Classes of synthetic images, 10 unless given; vocabulary of synthetic text, 64.
-        samples: Training sequences of the teacher task, 1000 unless given.
-        tokens: Tokens of one of its sequences, 10 unless given.
-        dim: Dimension of one of its tokens, 50 unless given.
-        seed: Of all that is drawn here: subsets, labels, tasks. The order of training has a seed of its own.
+        path: Folder below the data folder; if None, `cifar-10-batches-py`, `cifar-100-python`, `wikitext-2` or the data
+            folder itself.
+        augment: Augmentations of images: any of `"flip"` and `"crop"`.
+        num_train: Number of training samples to keep; all if None. Images are a seeded choice with equal classes as far
+            as possible, and a smaller choice is part of a larger one; texts keep their first blocks; synthetic data is
+            made in this number.
+        num_test: Number of test samples, likewise; if None, the teacher task has a fifth of `samples`.
+        random_labels: Replace every training label by a uniformly drawn one that stays the same in every epoch.
+        image_size: Side of the square images; if None, 64 for image folders and 32 for synthetic images.
+        context: Tokens of a block; if None, 1024 for a text and 64 for synthetic text.
+        tokenizer: `"gpt2"` or `"bytes"`; if None, GPT-2's if its files are found, otherwise bytes with a warning.
+        num_classes: Classes of synthetic images, 10 if None; size of the vocabulary of synthetic text, 64 if None.
+        samples: Training sequences of the teacher task; 1000 if None.
+        tokens: Tokens of a sequence of the teacher task; 10 if None.
+        dim: Dimension of a token of the teacher task; 50 if None.
+        seed: Seed of everything that is drawn here: subsets, labels, tasks. The order of training has its own seed.
 
     Raises:
-        ValueError: A setting is not as above.
+        ValueError: If a setting breaks its rule above.
 
     >>> DataConfig("cifar10", augment=("flip", "crop"), num_train=1000).name
     'cifar10'
@@ -122,7 +123,7 @@ _COUNTS = {
 
 
 def _check_path(path: object) -> None:
-    """A folder below the data folder: a spec from elsewhere must not choose what else is read."""
+    """Refuse a path that leads out of the data folder: a spec may come from anyone and must not read elsewhere."""
     fine = isinstance(path, str) and path != "" and "\0" not in path and "\\" not in path
     if fine:
         parts = PurePosixPath(str(path))

@@ -14,13 +14,13 @@ Span = tuple[int, int]  # positions [begin, end) in the order of an epoch
 
 
 def epoch_order(seed: int, epoch: int, n: int) -> Tensor:
-    """The order of an epoch: a permutation of 0, …, n - 1, uniform and a pure function of its arguments.
+    """Return the order of an epoch: a uniform permutation of 0, …, n - 1 that is a pure function of the arguments.
 
-    Samples are sorted by 64 random bits each, so it depends on no generator, device or version of torch. Time n log n:
-    50,000 take 2 ms.
+    Samples are sorted by 64 random bits each, so the order depends on no generator, device or version of torch. The
+    cost is n log n: 50,000 samples take 2 ms.
 
     Args:
-        seed: Of the run.
+        seed: The run's seed.
         epoch: Counted from 0.
         n: Number of samples.
 
@@ -37,10 +37,10 @@ def epoch_order(seed: int, epoch: int, n: int) -> Tensor:
 
 
 def train_spans(n: int, *, batch_size: int, start: int, rank: int, world_size: int) -> Iterator[Span]:
-    """Positions of this rank's rows in each whole batch of an epoch, from batch `start` on.
+    """Return the positions of this rank's rows in each whole batch of an epoch, from batch `start` on.
 
     Raises:
-        ValueError: The epoch has no whole batch, or the ranks would not get equal shares.
+        ValueError: If the epoch has no whole batch, or the ranks would not get equal shares.
 
     >>> list(train_spans(10, batch_size=4, start=0, rank=1, world_size=2))
     [(2, 4), (6, 8)]
@@ -48,7 +48,7 @@ def train_spans(n: int, *, batch_size: int, start: int, rank: int, world_size: i
     _check(batch_size, rank, world_size)
     if batch_size % world_size:
         raise ValueError(
-            f"`batch_size` must be a multiple of `world_size`, so that every rank has as many rows; "
+            f"`batch_size` must be a multiple of `world_size`, so that all ranks have the same number of rows; "
             f"got {batch_size} and {world_size}."
         )
     if batch_size > n:
@@ -59,7 +59,7 @@ def train_spans(n: int, *, batch_size: int, start: int, rank: int, world_size: i
 
 
 def held_out_spans(n: int, *, batch_size: int, rank: int, world_size: int) -> Iterator[Span]:
-    """Positions of this rank's rows in each batch; the last may be short, and nothing is yielded for no rows.
+    """Return the positions of this rank's rows in each batch; the last may be short, and an empty share is left out.
 
     >>> list(held_out_spans(5, batch_size=4, rank=0, world_size=2))
     [(0, 2)]
@@ -85,7 +85,7 @@ def _check(batch_size: int, rank: int, world_size: int) -> None:
 Task = Literal["classify", "next_token", "regress"]
 Task.__doc__ = "What a data set is for: one of three names."
 
-_FEW = 16  # samples of a fingerprint
+_FEW = 16  # samples that a fingerprint reads from each split
 
 
 class Batch(NamedTuple):
@@ -101,17 +101,18 @@ class Batch(NamedTuple):
 
 
 class Dataset(ABC):
-    """Batches for training and for testing; made by `load_dataset`, or of your own tensors by `from_tensors`.
+    """Batches for training and for testing, made by `load_dataset`, or from your own tensors by `from_tensors`.
 
-    The order of an epoch and the augmentation of a sample are pure functions of (seed, epoch, index): a run resumes in
-    mid-epoch from two integers, and the batches of all ranks together are those of one process, bit for bit.
+    The order of an epoch and the augmentation of a sample are pure functions of (seed, epoch, index). Therefore a run
+    resumes within an epoch from two integers, and the batches of all ranks together equal those of one process bit for
+    bit.
 
     Attributes:
         task: `"classify"`, `"next_token"` or `"regress"`.
-        num_train: Training samples; of a text, blocks of `context` tokens.
-        num_test: Test samples, likewise.
+        num_train: Number of training samples; for a text, of blocks of `context` tokens.
+        num_test: Number of test samples, likewise.
         input_shape: Shape of one input, without the batch.
-        num_classes: Classes, or size of the vocabulary; 0 for regression.
+        num_classes: Number of classes, or size of the vocabulary; 0 for regression.
     """
 
     task: Task
@@ -122,21 +123,21 @@ class Dataset(ABC):
 
     @abstractmethod
     def to(self, device: torch.device | str) -> Self:
-        """The same data on another device; batches are made there."""
+        """Return the same data on another device, where its batches are then made."""
 
     @abstractmethod
     def _train(self, order: Tensor, spans: Iterator[Span], seed: int, epoch: int) -> Iterator[Batch]:
-        """Batches of the training samples at the given positions of `order`."""
+        """Yield batches of the training samples at the given positions of `order`."""
 
     @abstractmethod
     def _test(self, spans: Iterator[Span]) -> Iterator[Batch]:
-        """Batches of the test samples at the given positions."""
+        """Yield batches of the test samples at the given positions."""
 
     def fingerprint(self) -> tuple[float, ...]:
-        """A few numbers that other data does not share: moments of the first samples of both splits.
+        """Return a few numbers that identify the data: moments of the first samples of both splits.
 
-        Seldom equal for other data, close (to 1e-5) for the same data on another device or machine. Costs as much as
-        reading 16 samples of each split.
+        The numbers of other data are almost never equal; those of the same data on another device or machine agree to
+        1e-5. The cost is that of reading 16 samples of each split.
         """
         here = self.to("cpu")
         num_train, num_test = min(_FEW, self.num_train), min(_FEW, self.num_test)
@@ -147,24 +148,24 @@ class Dataset(ABC):
         )
 
     def num_batches(self, batch_size: int) -> int:
-        """Batches of an epoch: whole ones, the rest is dropped."""
+        """Return the number of whole batches in an epoch; a partial last batch is dropped."""
         return self.num_train // as_count(batch_size, "batch_size", least=1)
 
     def train_batches(
         self, *, batch_size: int, seed: int, epoch: int, start: int = 0, rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """The batches of an epoch, in `epoch_order`; a last partial batch is dropped.
+        """Yield the batches of an epoch in the order of `epoch_order`; a partial last batch is dropped.
 
         Args:
-            batch_size: Rows of a batch over all ranks.
-            seed: Of the order and of the augmentation.
+            batch_size: Number b of rows of a batch over all ranks.
+            seed: Seed of the order and of the augmentation.
             epoch: Counted from 0.
-            start: Batches to skip, at no cost.
-            rank: Yields rows [r b / w, (r + 1) b / w) of every batch of b rows.
-            world_size: The number w of ranks; divides `batch_size`.
+            start: Number of batches to skip, which costs nothing.
+            rank: This rank r, which gets the rows [r b / w, (r + 1) b / w) of every batch.
+            world_size: The number w of ranks; it must divide `batch_size`.
 
         Raises:
-            ValueError: There is no whole batch, or an argument is not as above.
+            ValueError: If there is no whole batch, or an argument breaks its rule above.
         """
         start = as_count(start, "start")
         order = epoch_order(seed, epoch, self.num_train)
@@ -172,12 +173,12 @@ class Dataset(ABC):
         return self._train(order, spans, seed, epoch)
 
     def test_batches(self, *, batch_size: int, rank: int = 0, world_size: int = 1) -> Iterator[Batch]:
-        """All test samples, in order, each on one rank; the last batch may be short, or missing on some ranks."""
+        """Yield all test samples in order, each on one rank; the last batch may be short, or missing on some ranks."""
         return self._test(held_out_spans(self.num_test, batch_size=batch_size, rank=rank, world_size=world_size))
 
 
 def _moments(values: Tensor) -> tuple[float, float, float]:
-    """Mean, mean square, and a mean in which every place has another weight."""
+    """Return the mean, the mean square, and a mean in which every position has a weight of its own."""
     flat = values.cpu().flatten().double().nan_to_num()  # the same numbers wherever the data lies
     weights = torch.arange(len(flat), dtype=torch.float64).cos()
     return float(flat.mean()), float(flat.square().mean()), float((flat * weights).mean())

@@ -38,14 +38,14 @@ _FORMATS = ("JPEG", "PNG")  # by content: ImageNet has a PNG called .JPEG
 
 
 def decode(path: Path, size: int) -> Tensor:
-    """The image in `path` as uint8, (3, size, size).
+    """Return the image in `path` as uint8, (3, size, size).
 
-    The shorter side becomes `size`, the longer is cut evenly at both ends; bilinear with anti-aliasing. JPEGs much
-    larger than needed are decoded at a fraction of their size. Greyscale, palette, CMYK and transparent images become
-    RGB.
+    The shorter side becomes `size`, and the longer side is cut evenly at both ends; the resampling is bilinear with
+    anti-aliasing. JPEGs much larger than needed are decoded at a fraction of their size. Greyscale, palette, CMYK and
+    transparent images become RGB.
 
     Raises:
-        ValueError: It cannot be decoded; names the file.
+        ValueError: If the image cannot be decoded; the message names the file.
     """
     try:
         with Image.open(path, formats=_FORMATS) as image:
@@ -64,7 +64,7 @@ def decode(path: Path, size: int) -> Tensor:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "P":  # a palette may be transparent: its colours come first, then the transparency goes
+    if image.mode == "P":  # a palette may be transparent: convert its colours first, then drop the transparency
         image = image.convert("RGBA")
     return image if image.mode == "RGB" else image.convert("RGB")
 
@@ -76,12 +76,12 @@ class Files(NamedTuple):
     labels: Tensor
 
     def take(self, chosen: Tensor) -> "Files":
-        """The chosen ones."""
+        """Return the chosen files."""
         return Files(self.paths[chosen.numpy()], self.labels[chosen])
 
 
 class StreamedImages(Dataset):
-    """Image files decoded on the way; batches as those of `Images`, bit for bit."""
+    """Image files that are decoded while training; the batches equal those of `Images` bit for bit."""
 
     task = "classify"
 
@@ -109,7 +109,7 @@ class StreamedImages(Dataset):
         self._shift, self._scale = self._normalisation.tables(device)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same data with batches on another device."""
+        """Return the same data with batches on another device."""
         placed = copy(self)
         placed._place(device)
         return placed
@@ -130,10 +130,10 @@ class StreamedImages(Dataset):
             yield Batch(normalise(images, self._shift, self._scale), labels)
 
     def _decoded(self, files: Files, rows: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Samples, images and labels of each batch, on the device.
+        """Yield samples, images and labels of each batch, on the device.
 
         Raises:
-            ValueError: An image is broken; names it.
+            ValueError: If an image is broken; the message names its file.
         """
         on_gpu = self._device.type == "cuda"
         loader: DataLoader[Any] = DataLoader(
@@ -143,7 +143,7 @@ class StreamedImages(Dataset):
             prefetch_factor=4 if self._workers else None,
             collate_fn=_unchanged,
             pin_memory=on_gpu,
-            generator=torch.Generator(),  # the loader draws a seed for its workers: not from the global generator
+            generator=torch.Generator(),  # the loader draws its workers' seed from here, and not from the global generator
         )
         for index, images in zip(rows, loader, strict=True):
             if isinstance(images, str):
@@ -156,7 +156,7 @@ class StreamedImages(Dataset):
 
 
 class _Decoder(TorchDataset[Any]):
-    """What a worker does; a failure is returned as its message, for the loader would bury it in a traceback."""
+    """The work of a worker; it returns a failure as its message, which the loader would hide in a traceback."""
 
     def __init__(self, files: Files, size: int) -> None:
         self._paths, self._size = files.paths, size
@@ -173,7 +173,7 @@ def _unchanged(batch: Any) -> Any:
 
 
 def num_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -182,11 +182,12 @@ _SIZE = 64
 
 
 def image_folder(config: DataConfig, root: Path | str | None, *, workers: int | None, memory: int) -> Dataset:
-    """Read a folder of images: decoded here if they take at most `memory` bytes, else while training.
+    """Read a folder of images; they are decoded here if they take at most `memory` bytes, else while training.
 
     Raises:
-        FileNotFoundError: A folder is missing.
-        ValueError: The classes of the splits differ, one is empty, a link leads out, or an image is broken.
+        FileNotFoundError: If a folder is missing.
+        ValueError: If the classes of the splits differ, a class is empty, a link leads out of the folder, or an image is
+            broken.
     """
     folder = find_splits(config, root)
     size = config.image_size or _SIZE
@@ -232,14 +233,14 @@ def _decode_all(files: Files, size: int) -> Tensor:
     def place(i: int) -> None:
         images[i] = decode(Path(os.fsdecode(files.paths[i])), size)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoding lets go of the interpreter
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # decoding releases the interpreter's lock
         for _ in pool.map(place, range(len(images))):
             pass
     return images
 
 
 def _list_split(folder: Path, split: str) -> tuple[list[str], Files]:
-    """Classes by name and the files of each, both sorted."""
+    """Return the names of the classes and the files of each class, both sorted."""
     place = folder / split
     base = os.path.realpath(folder)
     classes = sorted(entry.name for entry in _entries(place) if _is_dir(entry, base))
@@ -270,7 +271,7 @@ def _is_image(entry: "os.DirEntry[str]", base: str) -> bool:
 
 
 def _inside(entry: "os.DirEntry[str]", base: str) -> bool:
-    """True, unless the entry is a link that leads out of the data set: then an error."""
+    """Return True, or raise an error if the entry is a link that leads out of the data set."""
     if entry.is_symlink() and os.path.commonpath([base, os.path.realpath(entry.path)]) != base:
         raise ValueError(f"{entry.path} must not be a link that leads out of {base}. Copy the files instead.")
     return True

@@ -27,10 +27,10 @@ _TEST_DIGITS = 360  # a fifth of 1,797
 
 
 def digits(config: DataConfig) -> Images:
-    """1,797 handwritten digits, 8 × 8, one channel with 17 greys; the same 360 are the test set whatever the seed.
+    """Return 1,797 handwritten digits, 8 × 8, one channel with 17 greys; the same 360 are the test set for every seed.
 
     Raises:
-        ModuleNotFoundError: scikit-learn, which brings them, is missing.
+        ModuleNotFoundError: If scikit-learn, which contains the digits, is missing.
     """
     try:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
@@ -48,7 +48,7 @@ def digits(config: DataConfig) -> Images:
 
 
 def teacher(config: DataConfig) -> Pairs:
-    """`theory.teacher_task` in float32 for training; fresh tokens through the same teacher for testing."""
+    """Return `theory.teacher_task` in float32 for training, and new tokens through the same teacher for testing."""
     shape = (config.tokens or 10, config.dim or 50)
     samples = config.samples or 1000
     x, y, q = teacher_task(samples=samples, tokens=shape[0], dim=shape[1], seed=config.seed)
@@ -59,12 +59,12 @@ def teacher(config: DataConfig) -> Pairs:
 
 
 _CELLS = 8  # squares along a side of a template
-_NOISE = 96  # amplitude, of 255
-_CHUNK = 500  # images drawn at once: 8 bytes a pixel while they are
+_NOISE = 96  # amplitude of the noise, where white is 255
+_CHUNK = 500  # images drawn at once, because a pixel takes 8 bytes while it is drawn
 
 
 def synthetic_images(config: DataConfig) -> Images:
-    """Classes in turn: 10 of them, 2,000 + 400 images of 32 × 32 unless told otherwise."""
+    """Return images whose classes take turns: by default 10 classes and 2,000 + 400 images of 32 × 32."""
     num_classes = config.num_classes or 10
     size = config.image_size or 32
     train = _draw_images(config.num_train or 2000, num_classes, size, config.seed, Purpose.NOISE)
@@ -91,7 +91,7 @@ def _draw_images(num: int, num_classes: int, size: int, seed: int, purpose: Purp
 
 
 def synthetic_text(config: DataConfig) -> Tokens:
-    """A vocabulary of 64; 512 + 64 blocks of 64 tokens unless told otherwise."""
+    """Return a walk of the Markov chain: by default a vocabulary of 64 and 512 + 64 blocks of 64 tokens."""
     vocab_size = config.num_classes or 64
     context = config.context or 64
     train = _walk((config.num_train or 512) * context + 1, vocab_size, config.seed, Purpose.WALK)
@@ -100,7 +100,7 @@ def synthetic_text(config: DataConfig) -> Tokens:
 
 
 def _walk(length: int, vocab_size: int, seed: int, purpose: Purpose) -> Tensor:
-    """Tokens of the chain, one after another; the chain is the seed's, the walk through it the purpose's."""
+    """Return the tokens of a walk; the seed determines the chain, and the purpose determines the walk through it."""
     chain = bits(key(seed, Purpose.CHAIN), torch.arange(vocab_size**2)).view(vocab_size, vocab_size)
     successors = chain.argsort(dim=1)[:, :4].tolist()
     turn = (0, 0, 0, 0, 1, 1, 2, 3) if vocab_size >= 4 else (0, 0, 0, 0, 1, 1, 1, 1)
@@ -130,18 +130,19 @@ def load_dataset(
     workers: int | None = None,
     memory: int = 2 * 2**30,
 ) -> Dataset:
-    """Read or make a data set, on the CPU; `.to(device)` takes it elsewhere.
+    """Read or make a data set on the CPU; `.to(device)` moves it to another device.
 
     Args:
-        config: Which.
-        root: The data folder; what the variable `RANKRISE_DATA` says unless given, else `data` here.
-        workers: Processes that decode images of a folder too large for memory; one per core, at most 8, unless given;
-            0 decodes in this process. Changes no batch.
-        memory: Bytes that a folder's decoded images may take before they are streamed. Changes no batch.
+        config: The data set.
+        root: The data folder; if None, what the variable `RANKRISE_DATA` says, else `data`.
+        workers: Processes that decode the images of a folder too large for memory; if None, one per core, at most 8;
+            0 decodes in this process. The number changes no batch.
+        memory: Bytes that a folder's decoded images may take before they are streamed. The number changes no batch.
 
     Raises:
-        FileNotFoundError: It is not there; says where it was looked for, what the layout is and how to get it.
-        ValueError: A file is not what it should be; names it.
+        FileNotFoundError: If the data set is not there; the message says where it was looked for, what the layout is and
+            how to get it.
+        ValueError: If a file is not what it should be; the message names the file.
 
     >>> dataset = load_dataset(DataConfig("synthetic_images", num_train=64))
     >>> batch = next(dataset.train_batches(batch_size=16, seed=0, epoch=0))

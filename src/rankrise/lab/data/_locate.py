@@ -12,7 +12,7 @@ from pathlib import Path
 from rankrise.lab.data._data_config import DataConfig
 
 NO_DIGITS = "The digits come with scikit-learn, which is not installed: pip install rankrise[demo]."
-# Patterns of the training file, with what stands in its place for the held-out one, best first.
+# Patterns of text files, the preferred one first; `{}` is "train", or the preferred of the names of held-out files.
 _TRAIN, _HELD_OUT = "train", ("test", "valid", "validation", "val")
 _PATTERNS = ("wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.txt", "{}.txt", "{}-*.parquet", "{}.parquet")
 _BPE = ("vocab.json", "merges.txt")
@@ -75,18 +75,19 @@ CIFAR_FILES = {
 
 
 def find_dataset(config: DataConfig, *, root: Path | str | None = None) -> Path | None:
-    """Look for the files of a data set; what is wrong inside them is said by `load_dataset`.
+    """Look for the files of a data set without reading them; `load_dataset` finds what is wrong inside them.
 
     Args:
-        config: Which.
+        config: The data set.
         root: The data folder, as in `load_dataset`.
 
     Returns:
-        Its folder; None of data that is made on the spot.
+        The folder of the data set; None for data that is made on the spot.
 
     Raises:
-        FileNotFoundError: It is not there; says where it was looked for, what the layout is and how to get it.
-        ModuleNotFoundError: A package that it needs is not installed.
+        FileNotFoundError: If it is not there; the message says where it was looked for, what the layout is and how to
+            get it.
+        ModuleNotFoundError: If a package that the data set needs is not installed.
 
     >>> find_dataset(DataConfig("teacher")) is None
     True
@@ -106,18 +107,19 @@ def find_dataset(config: DataConfig, *, root: Path | str | None = None) -> Path 
 
 
 def data_root(root: Path | str | None) -> Path:
-    """The data folder: the argument, else what `RANKRISE_DATA` says, else `data` in the working directory."""
+    """Return the data folder: the argument, else what `RANKRISE_DATA` says, else `data` in the working directory."""
     return Path(root if root is not None else os.environ.get(ENVIRONMENT) or "data")
 
 
 def find_folder(config: DataConfig, root: Path | str | None, *marks: str) -> Path:
-    """The folder of a data set: the one with any of the files or folders `marks` in it (a pattern each).
+    """Return the folder of a data set, which is the one that holds any of the files or folders `marks` (patterns).
 
-    It is `path`, or the default of the name, below the data folder; or the data folder itself, with no `path` given or
-    if it has the name that `path` ends in.
+    The folder is `path`, or the default folder of the name, below the data folder. It may be the data folder itself if
+    no `path` is given, or if the data folder has the name that `path` ends in.
 
     Raises:
-        FileNotFoundError: Says where it was looked for, what must be there, and how to get it.
+        FileNotFoundError: If there is no such folder; the message says where it was looked for, what must be there, and
+            how to get it.
     """
     base = data_root(root)
     default = _FOLDERS[config.name]
@@ -130,7 +132,7 @@ def find_folder(config: DataConfig, root: Path | str | None, *marks: str) -> Pat
 
 
 def missing(config: DataConfig, *places: Path) -> str:
-    """One message: where it was looked for, what the layout is, how to get it."""
+    """Return the message that says where a data set was looked for, what its layout is, and how to get it."""
     name = config.name
     layout, source = _LAYOUTS[name]
     inner = config.path or _FOLDERS[name]
@@ -142,10 +144,10 @@ def missing(config: DataConfig, *places: Path) -> str:
 
 
 def find_cifar(config: DataConfig, root: Path | str | None) -> list[Path]:
-    """The files of the set, training first, each plain or compressed.
+    """Return the files of CIFAR-10 or CIFAR-100, training files first, each plain or compressed.
 
     Raises:
-        FileNotFoundError: The folder or one of them is missing.
+        FileNotFoundError: If the folder or one of the files is missing.
     """
     layout = CIFAR_FILES[config.name]
     names = (*layout.train, *layout.test)
@@ -161,10 +163,10 @@ def _find_one(config: DataConfig, folder: Path, file: str) -> Path:
 
 
 def find_splits(config: DataConfig, root: Path | str | None) -> Path:
-    """The folder that holds `train` and `val`.
+    """Return the folder that holds the folders `train` and `val`.
 
     Raises:
-        FileNotFoundError: It, or one of them, is missing.
+        FileNotFoundError: If that folder, or `train` or `val` in it, is missing.
     """
     folder = find_folder(config, root, "train")
     for split in ("train", "val"):
@@ -174,10 +176,10 @@ def find_splits(config: DataConfig, root: Path | str | None) -> Path:
 
 
 def find_text(config: DataConfig, root: Path | str | None) -> tuple[Path, tuple[list[Path], list[Path]]]:
-    """The folder, and the training and held-out files of the first pattern that has both.
+    """Return the folder of a text, and the training and held-out files of the first pattern that has both.
 
     Raises:
-        FileNotFoundError: No folder, or no held-out file.
+        FileNotFoundError: If there is no such folder, or no held-out file in it.
     """
     folder = find_folder(config, root, *(pattern.format(_TRAIN) for pattern in _PATTERNS))
     for pattern in _PATTERNS:

@@ -22,20 +22,21 @@ from rankrise.lab.data._mix import Purpose, below, bits, key
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Mean and standard deviation per channel, of pixels scaled to [0, 1] by `white`, the byte that is white."""
+    """Mean and standard deviation per channel of pixels scaled to [0, 1]; `white` is the byte that is white."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     white: int = 255
 
     def tables(self, device: torch.device | str) -> tuple[Tensor, Tensor]:
-        """Shift and scale, (C, 1, 1) each, of stored bytes."""
+        """Return the shift and the scale of stored bytes, (C, 1, 1) each."""
         shift = torch.tensor(self.mean, dtype=torch.float64) * self.white
         scale = 1 / (torch.tensor(self.std, dtype=torch.float64) * self.white)
         return shift[:, None, None].float().to(device), scale[:, None, None].float().to(device)
 
 
-# Of the training images, as published by every CIFAR and ImageNet recipe; digits measured here; others centred.
+# Statistics of the training images: CIFAR's and ImageNet's as usually published, the digits' as measured here; other
+# data is only centred.
 CIFAR10 = Normalisation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR100 = Normalisation((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -44,7 +45,7 @@ CENTRED = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def normalise(images: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """(images - shift) · scale in float32: two roundings, never fused, so equal on every device."""
+    """Return (images - shift) · scale in float32, with two roundings that are never fused: equal on every device."""
     return torch.sub(images, shift).mul_(scale)
 
 
@@ -55,12 +56,12 @@ class Views(NamedTuple):
     columns: Tensor
 
     def cut(self, begin: int, end: int) -> "Views":
-        """Those of the images [begin, end)."""
+        """Return the tables of the images [begin, end)."""
         return Views(self.rows[begin:end], self.columns[begin:end])
 
 
 def margin(size: int, augment: Collection[str]) -> int:
-    """Pixels of black added on every side before a random crop: 4 of CIFAR's 32, size // 8 in general.
+    """Return how many black pixels are added on every side before a random crop: size // 8, so 4 for CIFAR's 32.
 
     >>> margin(32, ("crop",)), margin(64, ("flip", "crop")), margin(32, ("flip",))
     (4, 8, 0)
@@ -69,20 +70,20 @@ def margin(size: int, augment: Collection[str]) -> int:
 
 
 def with_margin(images: Tensor, augment: Collection[str]) -> Tensor:
-    """Images (n, C, S, S) with the black border that `draw_views` counts on."""
+    """Return images (n, C, S, S) with the black border that `draw_views` assumes."""
     width = margin(images.shape[-1], augment)
     return pad(images, (width,) * 4) if width else images
 
 
 def draw_views(index: Tensor, *, size: int, augment: Collection[str], seed: int, epoch: int) -> Views:
-    """Flip and crop for the samples `index`, each a function of (seed, epoch, sample) alone.
+    """Draw flips and crops for the samples `index`, each a function of (seed, epoch, sample) alone.
 
     Args:
         index: Samples of the training set, (n,), on the device of the images.
         size: Side S of the images, without their margin.
-        augment: `"flip"`: left and right change places for half of them. `"crop"`: an S × S window of the image with
-            its margin, uniform.
-        seed: Of the run.
+        augment: `"flip"` exchanges left and right in half of the images; `"crop"` takes a uniformly drawn S × S window
+            of the image with its margin.
+        seed: The run's seed.
         epoch: Counted from 0.
 
     >>> views = draw_views(torch.arange(4), size=8, augment=("crop",), seed=0, epoch=0)
@@ -103,18 +104,18 @@ def draw_views(index: Tensor, *, size: int, augment: Collection[str], seed: int,
 
 
 def look(images: Tensor, index: Tensor, views: Views, channels: Tensor) -> Tensor:
-    """images[index] through `views`: (B, C, S, S) in one gather; `channels` is 0, …, C - 1, (C, 1, 1)."""
+    """Return images[index] seen through `views`, (B, C, S, S), in one gather; `channels` comes from `channel_index`."""
     rows, columns = views.rows[:, None, :, None], views.columns[:, None, None, :]
     return images[index[:, None, None, None], channels, rows, columns]
 
 
 def channel_index(images: Tensor) -> Tensor:
-    """The last argument of `look`."""
+    """Return 0, …, C - 1 as (C, 1, 1), the last argument of `look`."""
     return torch.arange(images.shape[1], device=images.device)[:, None, None]
 
 
 class Pairs(Dataset):
-    """Inputs and targets as tensors, row by row, as they are: the teacher task, and a user's own."""
+    """Inputs and targets as tensors, used row by row without change: the teacher task, and a user's own tensors."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Pairs(Dataset):
         self.input_shape = tuple(train[0].shape[1:])
 
     def to(self, device: torch.device | str) -> Self:
-        """The same data on another device."""
+        """Return the same data on another device."""
         (x, y), (x_test, y_test) = self._train_pairs, self._test_pairs
         return type(self)(
             (x.to(device), y.to(device)),
@@ -180,7 +181,7 @@ class Images(Dataset):
         self._channels = channel_index(self._images)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same data on another device."""
+        """Return the same data on another device."""
         placed = copy(self)
         placed._place(device)
         return placed
@@ -205,7 +206,7 @@ class Images(Dataset):
 
 
 class Tokens(Dataset):
-    """A text as one row of int32 tokens, cut into blocks of `context`; what is left at its end is dropped."""
+    """A text as one row of int32 tokens, cut into blocks of `context`; an incomplete block at the end is dropped."""
 
     task = "next_token"
 
@@ -216,7 +217,7 @@ class Tokens(Dataset):
         self.num_classes = vocab_size
 
     def to(self, device: torch.device | str) -> Self:
-        """The same data on another device."""
+        """Return the same data on another device."""
         (context,) = self.input_shape
         return type(self)(
             self._tokens.to(device), self._test_tokens.to(device), context=context, vocab_size=self.num_classes
@@ -234,18 +235,18 @@ class Tokens(Dataset):
         return (Batch(inputs[begin:end].long(), targets[begin:end].long()) for begin, end in spans)
 
     def _blocks(self, tokens: Tensor, num: int) -> tuple[Tensor, Tensor]:
-        """Inputs and next tokens, (num, context) each, as views."""
+        """Return inputs and next tokens, (num, context) each, as views."""
         (context,) = self.input_shape
         length = num * context
         return tokens[:length].view(num, context), tokens[1 : length + 1].view(num, context)
 
 
 def num_blocks(tokens: Tensor, context: int) -> int:
-    """Blocks of `context` tokens that have a next token each."""
+    """Return the number of blocks of `context` tokens in which every token has a next one."""
     return max(0, (len(tokens) - 1) // context)
 
 
-_DTYPES = {  # of inputs and of targets
+_DTYPES = {  # from a task to the dtypes of its inputs and of its targets
     "classify": (torch.float32, torch.int64),
     "next_token": (torch.int64, torch.int64),
     "regress": (torch.float32, torch.float32),
@@ -255,17 +256,17 @@ _DTYPES = {  # of inputs and of targets
 def from_tensors(
     train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *, task: Task, num_classes: int | None = None
 ) -> Dataset:
-    """Make a data set of tensors in memory, one sample a row, used as they are: normalise them first.
+    """Make a data set of tensors in memory, one sample per row. They are used as they are: normalise them first.
 
     Args:
         train: Inputs and targets. For `"classify"` inputs float32 and labels (n,) int64; for `"next_token"` tokens and
             next tokens, both (n, T) int64; for `"regress"` both float32.
-        test: Likewise.
-        task: Which of the three.
-        num_classes: Classes, or size of the vocabulary; one more than the largest target or token unless given.
+        test: Inputs and targets, likewise.
+        task: `"classify"`, `"next_token"` or `"regress"`.
+        num_classes: Number of classes or size of the vocabulary; if None, one more than the largest label or token.
 
     Raises:
-        ValueError: Another dtype or shape, an empty split, or a label out of range; says which.
+        ValueError: If a dtype or shape is another, a split is empty, or a label is out of range; the message says which.
 
     >>> images, labels = torch.randn(100, 1, 8, 8), torch.arange(100) % 10
     >>> dataset = from_tensors((images[:80], labels[:80]), (images[80:], labels[80:]), task="classify")

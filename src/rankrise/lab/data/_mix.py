@@ -16,7 +16,7 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 class Purpose(IntEnum):
-    """What the bits are for: the same (seed, epoch, index) gives independent bits for each."""
+    """What the bits are for: the same (seed, epoch, index) gives independent bits for each purpose."""
 
     ORDER = 1
     FLIP = 2
@@ -31,7 +31,7 @@ class Purpose(IntEnum):
 
 
 def key(*parts: int) -> int:
-    """Fold integers into one of 64 bits; their order matters.
+    """Fold integers into one integer of 64 bits; their order matters.
 
     >>> key(0, 1) != key(1, 0)
     True
@@ -46,7 +46,7 @@ def key(*parts: int) -> int:
 
 
 def bits(key: int, index: Tensor) -> Tensor:
-    """64 random bits for every integer of `index`, as int64 on its device.
+    """Return 64 random bits for every integer of `index`, as int64 on the device of `index`.
 
     >>> import torch
     >>> both = bits(3, torch.arange(2))
@@ -60,7 +60,7 @@ def bits(key: int, index: Tensor) -> Tensor:
 
 
 def below(random: Tensor, n: int) -> Tensor:
-    """Integers in [0, n) from the upper 32 of the bits; n < 2³¹. No value is more than n 2⁻³² likelier than another.
+    """Return integers in [0, n), n < 2³¹, from the upper 32 bits; no value is more than n 2⁻³² likelier than another.
 
     >>> import torch
     >>> sorted(set(below(bits(0, torch.arange(100)), 3).tolist()))
@@ -70,7 +70,7 @@ def below(random: Tensor, n: int) -> Tensor:
 
 
 def _shift(z: Tensor, k: int) -> Tensor:
-    """Shift right and fill with zeros; `>>` alone repeats the sign."""
+    """Shift right and fill with zeros, whereas `>>` alone repeats the sign."""
     return (z >> k) & ((1 << (64 - k)) - 1)
 
 
@@ -79,19 +79,19 @@ def _signed(z: int) -> int:
 
 
 def choose(labels: Tensor, num: int | None, *, seed: int, what: str) -> Tensor:
-    """Indices of `num` samples with equal classes as far as possible, ascending; all unless `num` is given.
+    """Return ascending indices of `num` samples with equal classes as far as possible; all samples if `num` is None.
 
-    Every class is shuffled; then the first of each class are taken, then the second, and so on. So the choice of a
-    smaller number is part of that of a larger one.
+    Every class is shuffled; then the first sample of each class is taken, then the second, and so on. Therefore a
+    smaller choice is part of a larger one.
 
     Args:
         labels: (n,), int64.
-        num: How many.
-        seed: Of the shuffles.
+        num: Number of samples to choose.
+        seed: Seed of the shuffles.
         what: The setting's name, for the message.
 
     Raises:
-        ValueError: There are fewer than `num`.
+        ValueError: If there are fewer than `num` samples.
 
     >>> labels = torch.tensor([0, 0, 0, 0, 1, 2])
     >>> labels[choose(labels, 4, seed=0, what="num_train")].tolist()
@@ -112,7 +112,7 @@ def choose(labels: Tensor, num: int | None, *, seed: int, what: str) -> Tensor:
 
 
 def random_labels(num: int, num_classes: int, *, seed: int) -> Tensor:
-    """Uniform labels for samples 0, …, num - 1, whatever they show.
+    """Return uniform labels for the samples 0, …, num - 1, whatever the samples show.
 
     >>> torch.equal(random_labels(9, 10, seed=0)[:5], random_labels(5, 10, seed=0))
     True
@@ -123,9 +123,9 @@ def random_labels(num: int, num_classes: int, *, seed: int) -> Tensor:
 def select(
     samples: tuple[Tensor, Tensor], num: int | None, *, seed: int, what: str, relabel: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`num` of the samples, with random labels of `relabel` classes if given.
+    """Return `num` of the samples, with random labels of `relabel` classes if that number is given.
 
-    A random label belongs to its sample, however many others are kept.
+    The random label of a sample does not depend on how many other samples are kept.
     """
     images, labels = samples
     chosen = choose(labels, num, seed=seed, what=what)

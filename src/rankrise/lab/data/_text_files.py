@@ -31,23 +31,23 @@ from rankrise.lab.data._locate import MissingEncoding, data_root, find_bpe, find
 from rankrise.lab.data._memory import Tokens, num_blocks
 
 _CHUNK = 1 << 16  # characters encoded at once
-_GROUP = 256  # chunks encoded in parallel: bounds the memory that encodings take
-# GPT-2 splits text into words before anything else, and a space belongs to the word after it: text cut before a space
-# that a letter follows is split as the whole is, whatever comes before.
+_GROUP = 256  # chunks encoded in parallel, which bounds the memory that their encodings take
+# GPT-2 first splits text into words, and a space belongs to the word after it. Therefore a text that is cut before a
+# space with a letter after it is split into the same words as the whole text, whatever comes before the cut.
 _SEAM = re.compile(r" (?=[A-Za-z])")
 
 
 class Tokenizer(Protocol):
-    """What turns a text into tokens."""
+    """An encoding that turns a text into tokens."""
 
     vocab_size: int
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """Tokens of the text."""
+        """Return the tokens of the text."""
 
 
 class ByteTokenizer:
-    """Tokens are the 256 bytes of UTF-8, and 256 for the end of the text.
+    """An encoding whose tokens are the 256 bytes of UTF-8, and 256 for the end of the text.
 
     >>> ByteTokenizer().encode("né").tolist()
     [110, 195, 169, 256]
@@ -56,17 +56,17 @@ class ByteTokenizer:
     vocab_size = 257
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """Tokens of the text."""
+        """Return the tokens of the text."""
         tokens = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
         return np.append(tokens, np.int32(256))
 
 
 class BPETokenizer:
-    """GPT-2's byte-pair encoding; adds no tokens of its own.
+    """GPT-2's byte-pair encoding, which adds no tokens of its own.
 
     Raises:
-        ModuleNotFoundError: The package tokenizers is missing.
-        ValueError: The files are not such an encoding's.
+        ModuleNotFoundError: If the package tokenizers is missing.
+        ValueError: If the files do not hold such an encoding.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,7 +87,7 @@ class BPETokenizer:
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """Tokens of the text, the same as if encoded in one go."""
+        """Return the tokens of the text, which are the same as if it were encoded as a whole."""
         chunks = list(_chunks(text))
         parts = [np.zeros(0, dtype=np.int32)]
         for i in range(0, len(chunks), _GROUP):
@@ -106,7 +106,7 @@ def _chunks(text: str) -> Iterator[str]:
 
 
 def _count_tokens(path: Path) -> int:
-    """Size of a vocabulary: tokens are numbered 0, 1, …, without a gap."""
+    """Return the size of a vocabulary, whose tokens must be numbered 0, 1, … without a gap."""
     try:
         vocab = json.loads(path.read_bytes())
         ids = sorted(vocab.values())
@@ -118,11 +118,11 @@ def _count_tokens(path: Path) -> int:
 
 
 def text(config: DataConfig, root: Path | str | None) -> Tokens:
-    """Read and encode a text; the held-out part is `test` if there, else `valid`.
+    """Read and encode a text; the held-out part is the file `test` if there is one, else `valid`.
 
     Raises:
-        FileNotFoundError: No folder, no held-out file, or no encoding where one was asked for.
-        ValueError: A file is empty, not UTF-8, too short, or has no column `text`; names it.
+        FileNotFoundError: If the folder or the held-out file is missing, or GPT-2's encoding where it was asked for.
+        ValueError: If a file is empty, not UTF-8, too short, or has no column `text`; the message names the file.
     """
     folder, files = find_text(config, root)
     tokenizer = _find_tokenizer(config, folder, data_root(root))
@@ -137,10 +137,10 @@ def text(config: DataConfig, root: Path | str | None) -> Tokens:
 
 
 def text_tokenizer(config: DataConfig, root: Path | str | None) -> Tokenizer:
-    """What a text is encoded with.
+    """Return the encoding of a text.
 
     Raises:
-        FileNotFoundError: The text is not there, or its encoding.
+        FileNotFoundError: If the text or its encoding is not there.
     """
     return _find_tokenizer(config, find_text(config, root)[0], data_root(root))
 
@@ -178,7 +178,7 @@ def _read_plain(path: Path) -> str:
 
 
 def _read_parquet(path: Path) -> str:
-    """The column `text`; rows are lines, with or without their line break."""
+    """Return the column `text`, whose rows are lines with or without their line break."""
     import pyarrow.parquet as pq
     from pyarrow import ArrowException, types
 
@@ -197,7 +197,7 @@ def _read_parquet(path: Path) -> str:
 
 
 def _first(tokens: Tensor, num: int | None, context: int, what: str) -> Tensor:
-    """The first `num` blocks, with the token after them."""
+    """Return the first `num` blocks with the token after them."""
     there = num_blocks(tokens, context)
     if num is not None and num > there:
         raise ValueError(f"`{what}` must be at most the {there} blocks of {context} tokens there are; got {num}.")
@@ -206,14 +206,14 @@ def _first(tokens: Tensor, num: int | None, context: int, what: str) -> Tensor:
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
-# Tests, installed packages, and files that programs wrote: tables of characters, the text of help pages.
+# Left out are tests, installed packages, and files that programs wrote: tables of characters, the text of help pages.
 _INSTALLED = ("site-packages", "dist-packages")
 _LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "encodings", "pydoc_data", "ensurepip", *_INSTALLED}
 
 
 @dataclass(frozen=True)
 class LibraryText:
-    """Tokens of the three splits, and what they were made of."""
+    """Tokens of the three splits of Python's library, and what they were made from."""
 
     tokens: dict[Split, Tensor]  # int32, a row each
     num_files: dict[Split, int]
@@ -223,11 +223,11 @@ class LibraryText:
     vocab_size: int
 
     def dataset(self, held_out: Split) -> Dataset:
-        """Training tokens with one of the other splits as the test set."""
+        """Return the training tokens as a data set with one of the other splits as its test set."""
         return Tokens(self.tokens["train"], self.tokens[held_out], context=self.context, vocab_size=self.vocab_size)
 
     def to_json(self) -> dict[str, object]:
-        """What the text is, without the text."""
+        """Return a description of the text, without its tokens."""
         return {
             "python": self.python,
             "num_files": dict(self.num_files),
@@ -237,7 +237,7 @@ class LibraryText:
 
 
 def split_of(name: str) -> Split:
-    """Which split a file is in, by its name alone.
+    """Return the split that a file belongs to, which depends on its name alone.
 
     >>> [split_of(name) for name in ("abc.py", "json/decoder.py", "pathlib.py")]
     ['train', 'train', 'train']
@@ -247,7 +247,7 @@ def split_of(name: str) -> Split:
 
 
 def library_files(folder: Path | None = None) -> dict[str, Path]:
-    """Source files of the running Python's library by their names below `folder`, in the order of their checksums."""
+    """Return the library's source files by their names below `folder`, in the order of the checksums of the names."""
     root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder
     named = ((path.relative_to(root), path) for path in root.rglob("*.py"))
     kept = {name.as_posix(): path for name, path in named if not _LEFT_OUT & set(name.parts) and _is_source(name.name)}
@@ -257,17 +257,17 @@ def library_files(folder: Path | None = None) -> dict[str, Path]:
 def load_library(
     config: DataConfig, blocks: Sequence[int], *, root: Path | str | None = None, folder: Path | None = None
 ) -> LibraryText:
-    """Read the library, encoded as the text of `config` is.
+    """Read Python's library, encoded like the text of `config`.
 
     Args:
         config: A text; its `context` and encoding are used. Bytes stand for the tokens of synthetic text.
-        blocks: The most blocks of `context` tokens of the training, validation and test files.
+        blocks: Largest numbers of blocks of `context` tokens to read from the training, validation and test files.
         root: The data folder, for GPT-2's encoding.
-        folder: The library; the running Python's unless given.
+        folder: The library; if None, that of the running Python.
 
     Raises:
-        FileNotFoundError: GPT-2's encoding is not there.
-        ValueError: A split has not one block.
+        FileNotFoundError: If GPT-2's encoding is not there.
+        ValueError: If a split has not a single block.
 
     >>> text = load_library(DataConfig("synthetic_text", context=16), (4, 1, 1))
     >>> {split: len(tokens) for split, tokens in text.tokens.items()}
