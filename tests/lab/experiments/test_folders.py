@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankrise.lab.experiments import NamedSpec, experiments, plan_run, read_spec, spec_hash, to_json
-from rankrise.lab.experiments._folders import as_name, check_name, run_folder
+from rankrise.lab.experiments._spec import as_name, check_name, run_folder
 
 SPEC = experiments()["vit-digits"].smoke
 

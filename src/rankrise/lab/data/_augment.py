@@ -13,8 +13,6 @@ from torch.nn.functional import pad
 
 from rankrise.lab.data._mix import Purpose, below, bits, key
 
-AUGMENTATIONS = ("flip", "crop")
-
 
 class Views(NamedTuple):
     """Where the pixels of augmented images come from: row and column indices, (n, S) each, int64."""

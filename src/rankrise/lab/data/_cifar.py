@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from rankrise.lab.data._config import DataConfig
+from rankrise.lab.data._find import CIFAR_FILES, find_cifar
 from rankrise.lab.data._memory import Images
 from rankrise.lab.data._normalise import CIFAR10, CIFAR100, Normalisation
-from rankrise.lab.data._root import find_folder, missing
 from rankrise.lab.data._subset import select
 from rankrise.lab.data._unpickle import unpickle
 from rankrise.lab.data._warning import DataWarning
@@ -39,21 +39,15 @@ class _Layout:
 
 LAYOUTS = {
     "cifar10": _Layout(
-        train={
-            "data_batch_1": "c99cafc152244af753f735de768cd75f",
-            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-            "data_batch_4": "634d18415352ddfa80567beed471001a",
-            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-        },
-        test={"test_batch": "40351d587109b95175f43aff81a1287e"},
+        train=CIFAR_FILES["cifar10"]["train"],
+        test=CIFAR_FILES["cifar10"]["test"],
         labels="labels",
         num_classes=10,
         normalisation=CIFAR10,
     ),
     "cifar100": _Layout(
-        train={"train": "16019d7e3df5f24257cddd939b257f8d"},
-        test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+        train=CIFAR_FILES["cifar100"]["train"],
+        test=CIFAR_FILES["cifar100"]["test"],
         labels="fine_labels",
         num_classes=100,
         normalisation=CIFAR100,
@@ -70,7 +64,7 @@ def cifar(config: DataConfig, root: Path | str | None) -> Images:
     """
     layout = LAYOUTS[config.name]
     files = layout.train | layout.test
-    paths = find_files(config, root)
+    paths = find_cifar(config, root)
     with ThreadPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:  # decompression lets go of the interpreter
         parts = list(pool.map(lambda path, md5: _read(path, md5, layout), paths, files.values()))
     for path, part in zip(paths, parts, strict=True):
@@ -87,25 +81,6 @@ def cifar(config: DataConfig, root: Path | str | None) -> Images:
         normalisation=layout.normalisation,
         augment=config.augment,
     )
-
-
-def find_files(config: DataConfig, root: Path | str | None) -> list[Path]:
-    """The files of the set, training first, each plain or compressed.
-
-    Raises:
-        FileNotFoundError: The folder or one of them is missing.
-    """
-    layout = LAYOUTS[config.name]
-    names = (*layout.train, *layout.test)
-    folder = find_folder(config, root, *(pattern for name in names for pattern in (name, f"{name}.xz")))
-    return [_find(config, folder, name) for name in names]
-
-
-def _find(config: DataConfig, folder: Path, file: str) -> Path:
-    for path in (folder / file, folder / f"{file}.xz"):
-        if path.is_file():
-            return path
-    raise FileNotFoundError(f"{file} is missing. {missing(config, folder)}")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 
 from rankrise._choices import check_choice
 from rankrise._integers import as_count
-from rankrise.lab.data._augment import AUGMENTATIONS
-from rankrise.lab.data._names import FIXED_SIZE, SETTINGS, TOKENIZERS
+from rankrise.lab.data._names import AUGMENTATIONS, FIXED_SIZE, SETTINGS, TOKENIZERS
 
 
 @dataclass(frozen=True)

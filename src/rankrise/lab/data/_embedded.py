@@ -3,6 +3,7 @@
 import torch
 
 from rankrise.lab.data._config import DataConfig
+from rankrise.lab.data._find import NO_DIGITS
 from rankrise.lab.data._memory import Images, Pairs
 from rankrise.lab.data._mix import Purpose, key
 from rankrise.lab.data._normalise import DIGITS
@@ -11,7 +12,6 @@ from rankrise.lab.data._subset import select
 from rankrise.theory import attention_head, teacher_task
 
 _TEST_DIGITS = 360  # a fifth of 1,797
-NO_DIGITS = "The digits come with scikit-learn, which is not installed: pip install rankrise[demo]."
 
 
 def digits(config: DataConfig) -> Images:

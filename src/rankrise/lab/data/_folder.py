@@ -12,10 +12,10 @@ from torch import Tensor
 
 from rankrise.lab.data._config import DataConfig
 from rankrise.lab.data._dataset import Dataset
+from rankrise.lab.data._find import find_splits
 from rankrise.lab.data._images import decode
 from rankrise.lab.data._memory import Images
 from rankrise.lab.data._normalise import IMAGENET
-from rankrise.lab.data._root import find_folder, missing
 from rankrise.lab.data._stream import StreamedImages
 from rankrise.lab.data._subset import choose, random_labels
 
@@ -72,19 +72,6 @@ def image_folder(config: DataConfig, root: Path | str | None, *, workers: int | 
         normalisation=IMAGENET,
         augment=config.augment,
     )
-
-
-def find_splits(config: DataConfig, root: Path | str | None) -> Path:
-    """The folder that holds `train` and `val`.
-
-    Raises:
-        FileNotFoundError: It, or one of them, is missing.
-    """
-    folder = find_folder(config, root, "train")
-    for split in ("train", "val"):
-        if not (folder / split).is_dir():
-            raise FileNotFoundError(f"{split} is missing in {folder}. {missing(config, folder)}")
-    return folder
 
 
 def _differences(train: list[str], test: list[str]) -> list[tuple[set[str], set[str], str]]:

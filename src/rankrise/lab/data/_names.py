@@ -17,4 +17,5 @@ SETTINGS = MappingProxyType(
     }
 )
 FIXED_SIZE = MappingProxyType({"cifar10": 32, "cifar100": 32, "digits": 8})  # `image_size` may be this, or None
+AUGMENTATIONS = ("flip", "crop")
 TOKENIZERS = ("gpt2", "bytes")

@@ -7,15 +7,11 @@ import torch
 from torch import Tensor
 
 from rankrise.lab.data._config import DataConfig
+from rankrise.lab.data._find import find_bpe, find_text
 from rankrise.lab.data._memory import Tokens, num_blocks
-from rankrise.lab.data._root import data_root, find_folder, missing
+from rankrise.lab.data._root import data_root
 from rankrise.lab.data._tokenizer import BPETokenizer, ByteTokenizer, Tokenizer
 from rankrise.lab.data._warning import DataWarning
-
-# Patterns of the training file, with what stands in its place for the held-out one, best first.
-_TRAIN, _HELD_OUT = "train", ("test", "valid", "validation", "val")
-_PATTERNS = ("wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.txt", "{}.txt", "{}-*.parquet", "{}.parquet")
-_BPE = ("vocab.json", "merges.txt")
 
 
 def text(config: DataConfig, root: Path | str | None) -> Tokens:
@@ -25,7 +21,7 @@ def text(config: DataConfig, root: Path | str | None) -> Tokens:
         FileNotFoundError: No folder, no held-out file, or no encoding where one was asked for.
         ValueError: A file is empty, not UTF-8, too short, or has no column `text`; names it.
     """
-    folder, files = find_files(config, root)
+    folder, files = find_text(config, root)
     tokenizer = _find_tokenizer(config, folder, data_root(root))
     context = config.context or 1024
     train, test = (_encode(paths, tokenizer, context) for paths in files)
@@ -37,46 +33,13 @@ def text(config: DataConfig, root: Path | str | None) -> Tokens:
     )
 
 
-def find_files(config: DataConfig, root: Path | str | None) -> tuple[Path, tuple[list[Path], list[Path]]]:
-    """The folder, and the training and held-out files of the first pattern that has both.
-
-    Raises:
-        FileNotFoundError: No folder, or no held-out file.
-    """
-    folder = find_folder(config, root, *(pattern.format(_TRAIN) for pattern in _PATTERNS))
-    for pattern in _PATTERNS:
-        train = sorted(folder.glob(pattern.format(_TRAIN)))
-        for name in _HELD_OUT:
-            test = sorted(folder.glob(pattern.format(name)))
-            if train and test:
-                return folder, (train, test)
-    raise FileNotFoundError(f"There is no held-out text in {folder}. {missing(config, folder)}")
-
-
-def find_bpe(folder: Path, root: Path) -> Path:
-    """The folder with GPT-2's `vocab.json` and `merges.txt`, for a text in `folder`.
-
-    Raises:
-        FileNotFoundError: It is nowhere; says where it was looked for.
-    """
-    places = [root / "gpt2-bpe", folder, folder.parent / "gpt2-bpe"]
-    for place in places:
-        if all((place / name).is_file() for name in _BPE):
-            return place
-    where = " or ".join(str(place.absolute()) for place in dict.fromkeys(places))
-    raise FileNotFoundError(
-        f"GPT-2's encoding is not there: vocab.json and merges.txt were looked for in {where}. "
-        "Both are on huggingface.co, openai-community/gpt2; or ask for 'bytes'."
-    )
-
-
 def text_tokenizer(config: DataConfig, root: Path | str | None) -> Tokenizer:
     """What a text is encoded with.
 
     Raises:
         FileNotFoundError: The text is not there, or its encoding.
     """
-    return _find_tokenizer(config, find_files(config, root)[0], data_root(root))
+    return _find_tokenizer(config, find_text(config, root)[0], data_root(root))
 
 
 def _find_tokenizer(config: DataConfig, folder: Path, root: Path) -> Tokenizer:

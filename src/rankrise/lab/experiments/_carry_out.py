@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rankrise.lab.experiments._estimate import Estimator, read_durations, write_durations
+from rankrise.lab.experiments._execute import execute_run
 from rankrise.lab.experiments._plan import PlannedRun, look_again
-from rankrise.lab.experiments._run import execute_run
 from rankrise.store import RunBusyError, has_run, is_sealed
 from rankrise.store._lock import is_locked
 

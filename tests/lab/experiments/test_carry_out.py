@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from rankrise.lab.experiments import _reproduce as module
+from rankrise.lab.experiments import _carry_out as module
 from rankrise.lab.experiments import carry_out, estimate_seconds, plan_run, run_experiment
-from rankrise.lab.experiments._run import RunReport
-from rankrise.lab.experiments._summary import RunSummary
+from rankrise.lab.experiments._execute import RunReport, RunSummary
 from rankrise.store import RunBusyError, load_run, verify_run
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from rankrise.lab import data, models, training
 from rankrise.lab.data import DataConfig
 from rankrise.lab.experiments import (
     NamedSpec,
     TrainingSpec,
-    _kinds,
     execute_run,
     experiments,
     plan_run,
@@ -104,7 +104,7 @@ def test_spec_json_alone_repeats_a_run(tmp_path):
 def test_the_seed_reaches_data_weights_and_order(tmp_path, monkeypatch):
     """Each by itself: what the three are called with."""
     seeds = {}
-    load, build, fit = _kinds.load_dataset, _kinds.build_model, _kinds.train
+    load, build, fit = data.load_dataset, models.build_model, training.train
 
     def load_dataset(config, **options):
         seeds["data"] = config.seed
@@ -118,8 +118,8 @@ def test_the_seed_reaches_data_weights_and_order(tmp_path, monkeypatch):
         seeds["order"] = config.seed
         return fit(model, dataset, config, **options)
 
-    for spy in (load_dataset, build_model, train):
-        monkeypatch.setattr(_kinds, spy.__name__, spy)
+    for package, spy in ((data, load_dataset), (models, build_model), (training, train)):
+        monkeypatch.setattr(package, spy.__name__, spy)
     done = run_experiment(SMOKE, seed=3, out=tmp_path, device="cpu")
     assert seeds == {"data": 3, "weights": 3, "order": 3}
     assert load_spec(done.folder)["config"]["spec"]["seed"] == 3

@@ -1,9 +1,16 @@
-"""Tables of theory runs: paths of products and single numbers, in the columns of every run."""
+"""What theory runs compute with: the toy's data, network and start, and the rows of their tables.
+
+This module loads PyTorch; kinds import it when a run begins.
+"""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from rankrise import theory
+from rankrise.lab.experiments.kinds._theory_kind import Tick, ToyTask
 from rankrise.store import schema
 
 if TYPE_CHECKING:
@@ -11,6 +18,49 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from numpy.typing import ArrayLike
+
+    from rankrise.lab.experiments.kinds._flow_kind import FlowSpec
+    from rankrise.lab.experiments.kinds._robustness_kind import RobustnessSpec
+
+_NOISE = 0x5EED  # added to the seed of targets that are noise, so that the targets are not the tokens again
+_ACTIVATIONS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu}
+
+
+def toy_data(task: ToyTask, seed: int) -> tuple[Tensor, Tensor]:
+    """Tokens and targets, each (samples, tokens, dim); labels (samples, tokens) for cross-entropy."""
+    x, y, q = theory.teacher_task(samples=task.samples, tokens=task.tokens, dim=task.dim, seed=seed)
+    if task.targets == "noise":
+        y = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed + _NOISE), dtype=x.dtype)
+    elif task.activation is not None:
+        y = _block(task, x, x, seed, loss="mse").h(x, q)
+    return x, y.argmax(-1) if task.loss == "cross_entropy" else y
+
+
+def toy_network(task: ToyTask, seed: int) -> theory.DiagonalNetwork:
+    """The network that learns, with q = [a, b], 2d products."""
+    x, y = toy_data(task, seed)
+    if task.activation is not None:
+        return _block(task, x, y, seed, loss=task.loss)
+    return theory.attention_head(x, y, loss=task.loss, l2=task.l2)
+
+
+def toy_start(task: ToyTask, seed: int) -> tuple[Tensor, Tensor]:
+    """θ0 = (u0, v0), each (2d,)."""
+    return theory.gaussian_start(2 * task.dim, seed=seed)
+
+
+def _block(task: ToyTask, x: Tensor, y: Tensor, seed: int, *, loss: str) -> theory.DiagonalNetwork:
+    assert task.activation is not None
+    activation = _ACTIVATIONS[task.activation]
+    return theory.transformer(x, y, layers=1, heads=1, activation=activation, seed=seed, loss=loss, l2=task.l2)
+
+
+def solve_toy(spec: "FlowSpec | RobustnessSpec", net: theory.DiagonalNetwork, tick: Tick) -> theory.Flow:
+    """The flow of a spec, from its own start."""
+    u0, v0 = toy_start(spec.task, spec.seed)
+    return theory.solve_flow(
+        net, u0, v0, log10_alpha=spec.log10_alpha, t_end=spec.t_end, on_step=lambda t: tick(t / spec.t_end)
+    )
 
 
 def path_rows(
@@ -89,3 +139,15 @@ def _batch(columns: list[object]) -> "pa.RecordBatch":
 
 def _typed(column: object, field: "pa.Field") -> object:
     return column.astype(field.type.to_pandas_dtype()) if isinstance(column, np.ndarray) else column
+
+
+def activation_rows(times: Tensor, step: int) -> "list[pa.RecordBatch]":
+    """When each coordinate became active, as rows at the last step; coordinates that never did have none."""
+    blocks = product_rows(times[None].numpy(), quantity="activation_time", steps=[step])
+    return [block.filter(np.isfinite(block["value"].to_numpy())) for block in blocks]
+
+
+def status_rows(blocks: "Sequence[pa.RecordBatch]", status: theory.Status) -> "pa.RecordBatch":
+    """How the solver ended, as a row at the last step of the blocks."""
+    last = max(int(np.max(block["step"].to_numpy())) for block in blocks if block.num_rows)
+    return curve_rows({"status": [list(theory.Status).index(status)]}, steps=[last])

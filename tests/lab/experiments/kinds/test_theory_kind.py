@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.lab.experiments.test_theory_specs import SPECS, TASK, TOYS
+from tests.lab.experiments.kinds.test_theory_specs import SPECS, TASK, TOYS
 
 from rankrise import theory
 from rankrise.lab.claims import evaluate_claims
 from rankrise.lab.experiments import NamedSpec, ToyTask, plan_run, read_spec, run_experiment
-from rankrise.lab.experiments._theory_runs import perturbation_times
-from rankrise.lab.experiments._toy_task import toy_data, toy_network, toy_start
+from rankrise.lab.experiments.kinds._robustness_kind import perturbation_times
+from rankrise.lab.experiments.kinds._toy_parts import toy_data, toy_network, toy_start
 from rankrise.store import create_run, has_run, is_sealed, load_initial, load_run, rows
 
 SPECS = {
@@ -195,7 +195,7 @@ def test_an_error_leaves_a_run_that_can_be_started_over(tmp_path):
 
 
 def test_progress_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("rankrise.lab.experiments._kinds._SECONDS", 0.0)
+    monkeypatch.setattr("rankrise.lab.experiments.kinds._theory_kind._SECONDS", 0.0)
 
     class Listener:
         reports = ()

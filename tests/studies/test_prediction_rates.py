@@ -3,7 +3,6 @@
 import math
 
 import pytest
-
 from rankrise.lab.experiments._rates import best_rate, is_bracketed, next_rate
 
 GRID = (1e-3, 2e-3, 4e-3)

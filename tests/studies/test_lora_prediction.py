@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from rankrise.lab.experiments._prediction_table import read_stages
 
 from rankrise.cli._runs import describe
 from rankrise.lab.data import DataConfig
@@ -26,7 +27,6 @@ from rankrise.lab.experiments import (
     spec_hash,
     to_json,
 )
-from rankrise.lab.experiments._prediction_table import read_stages
 from rankrise.lab.figures import build_figures
 from rankrise.store import has_run, load_run, load_spec
 
