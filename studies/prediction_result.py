@@ -1,4 +1,4 @@
-"""The answer of the prediction experiment: losses by method, and paired differences with their intervals."""
+"""The answer of the prediction study: losses by method, and paired differences with their intervals."""
 
 import math
 import os
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rankrise.lab.experiments._prediction_spec import METHODS
-from rankrise.lab.experiments._prediction_table import StageRecord, chosen_rate, read_stages, validation_losses
-from rankrise.lab.experiments._rates import is_bracketed
+from studies.prediction_spec import METHODS
+from studies.prediction_stages import StageRecord, chosen_rate, is_bracketed, read_stages, validation_losses
+
 from rankrise.store import load_run, load_spec
 
 _ROWS = {
@@ -127,7 +127,7 @@ def read_prediction(path: str | os.PathLike[str], *, unfinished: bool = False) -
 
     Raises:
         FileNotFoundError: There is no run at `path`.
-        ValueError: It is not of this experiment, or not finished; or fewer than two repetitions are whole.
+        ValueError: The run is not of this study, or is not finished; or fewer than two repetitions are whole.
     """
     spec = load_spec(path)
     if spec.get("kind") != "prediction":

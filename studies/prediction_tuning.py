@@ -1,4 +1,4 @@
-"""Training for the prediction experiment: one loop for whole networks and for adapters, which PEFT makes.
+"""Training for the prediction study: one loop for whole networks and for adapters, which PEFT makes.
 
 The methods differ in their ranks alone: the same loop, order of data, schedule, and scale 1 (alpha is the rank).
 """
@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from studies.prediction_spec import Method
 from torch import Tensor, nn
 
 from rankrise.checkpoints import Advice, ModuleSpectrum, advise
 from rankrise.checkpoints._advice import lora_arguments
-from rankrise.lab.experiments._prediction_spec import Method
 from rankrise.lab.models import GPTConfig, build_model
 from rankrise.lab.training import TrainingConfig
 from rankrise.lab.training._evaluate import build_evaluation

@@ -1,4 +1,4 @@
-"""Publish a run of lora-prediction: `python benchmarks/write_prediction.py runs/lora-prediction/HASH`.
+"""Publish a run of lora-prediction: `python studies/write_prediction.py runs/lora-prediction/paper-0`.
 
 Writes `results/lora_prediction.json` from the run, and the tables of docs/checkpoints.md from that file; without a run
 only the tables again.
@@ -7,12 +7,17 @@ only the tables again.
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
-from rankrise.lab.experiments import Prediction, prediction_lines, read_prediction
-from rankrise.store import load_spec
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # the files beside this one are imported as `studies`
 
-ROOT = Path(__file__).parents[1]
+from studies.prediction_result import Prediction, prediction_lines, read_prediction  # noqa: E402
+
+from rankrise.store import load_spec  # noqa: E402
+
 PAGE, RESULT = ROOT / "docs" / "checkpoints.md", ROOT / "results" / "lora_prediction.json"
 _BLOCK = re.compile(r"(<!-- prediction: [^>]*-->\n).*?(<!-- end of prediction -->)", flags=re.S)
 

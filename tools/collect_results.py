@@ -1,5 +1,10 @@
-"""What figures and claims read of a run, and no more: a few hundred kilobytes in place of ten megabytes."""
+"""Thin copies of finished runs, for `results/runs`: `python tools/collect_results.py runs results/runs [NAME...]`.
 
+Copies `runs/<name>/<hash>` to `results/runs/<name>/<hash>`; a copy that is there already is written again. A thin copy
+holds what figures and claims read of a run, and no more: a few hundred kilobytes in place of ten megabytes.
+"""
+
+import argparse
 import os
 import shutil
 import tempfile
@@ -8,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankrise.lab.experiments._folders import read_spec
-from rankrise.lab.experiments._spec import TrainingSpec
+from rankrise.lab.experiments import TrainingSpec, read_spec
 from rankrise.lab.models import build_model
-from rankrise.store import copy_thin, load_run, load_spec
+from rankrise.store import copy_thin, has_run, is_sealed, load_run, load_spec
 from rankrise.store._manifest import read_manifest
 from rankrise.tracking import initial_spectra
 
@@ -117,3 +121,21 @@ def _rounded(table: "pa.Table") -> "pa.Table":
     is_rounded = np.isfinite(values) & (table["layer"].to_numpy() >= 0)
     place = table.schema.get_field_index("value")
     return table.set_column(place, table.schema.field(place), pa.array(np.where(is_rounded, short, values)))
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, help="folder of the runs")
+    parser.add_argument("out", type=Path, help="folder of the copies")
+    parser.add_argument("names", nargs="*", help="experiments; all unless given")
+    options = parser.parse_args()
+    for folder in sorted(options.runs.glob("*/*")):
+        if has_run(folder) and is_sealed(folder) and (not options.names or folder.parent.name in options.names):
+            copy = thin_run(folder, options.out / folder.parent.name / folder.name)
+            size = sum(path.stat().st_size for path in copy.iterdir())
+            print(f"{copy}: {size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Write the demo page: `python -m rankrise.lab.report.demo docs/demo/index.html --runs results/runs`."""
+"""Write the demo page: `python tools/write_demo.py docs/demo/index.html --runs results/runs`."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Write the table of verdicts of docs/reproduce.md again from `results/runs`: `python benchmarks/write_verdicts.py`."""
+"""Write the table of verdicts of docs/reproduce.md again from `results/runs`: `python tools/write_verdicts.py`."""
 
 import re
 from pathlib import Path

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rankrise.lab.experiments._prediction_table import StageRecord, chosen_rate, read_stages, stage_rows
 from scipy import stats
+from studies.prediction_result import Prediction, paired_difference, prediction_lines, read_prediction
+from studies.prediction_stages import StageRecord, chosen_rate, read_stages, stage_rows
 
-from rankrise.lab.experiments import Prediction, paired_difference, prediction_lines, read_prediction
 from rankrise.store import create_run
 
 LIBRARY = {"python": "3.12.0", "num_files": {"train": 1}, "num_tokens": {"train": 9}, "sha256": "ab"}

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rankrise.lab.data import DataConfig, load_dataset
-from rankrise.lab.experiments import _tuning as tuning
 from rankrise.lab.models import GPTConfig, build_model
+from studies import prediction_tuning as tuning
 
 pytest.importorskip("peft")
 MODEL = GPTConfig(vocab_size=32, context=16, num_layers=2, num_heads=2, head_dim=8, width=16, mlp_width=32)

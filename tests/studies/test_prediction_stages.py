@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from rankrise.lab.experiments._rates import best_rate, is_bracketed, next_rate
+from studies.prediction_stages import best_rate, is_bracketed, next_rate
 
 GRID = (1e-3, 2e-3, 4e-3)
 
