@@ -63,7 +63,7 @@ figures: $(VENV)/.made-demo-report ## docs/figures and the verdicts of docs/repr
 	for name in vit-cifar10-scale-1 vit-cifar100 vit-tiny-imagenet gpt2-wikitext2; do \
 		$(FIGURES) stable_rank_over_training --experiment $$name > /dev/null || exit 1; \
 	done
-	$(BIN)/python benchmarks/write_verdicts.py
+	$(BIN)/python tools/write_verdicts.py
 
 bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks/results
 	$(PIP) --constraint $(VENV)/constraints.txt transformer_lens==4.3.0
@@ -71,7 +71,7 @@ bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks
 	$(BIN)/python benchmarks/bench_theory_flow.py --out benchmarks/results
 
 demo: $(VENV)/.made-demo-report ## docs/demo/index.html again, from results/runs
-	$(BIN)/python -m rankrise.lab.report.demo docs/demo/index.html --runs results/runs
+	$(BIN)/python tools/write_demo.py docs/demo/index.html --runs results/runs
 
 docs: $(VENV)/.made-docs ## the documentation as a site in ./site
 	$(BIN)/zensical build --clean

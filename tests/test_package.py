@@ -49,7 +49,7 @@ def test_source_file_is_one_room(path):
 
 def public_names(package):
     module = __import__(f"rankrise.{package}", fromlist=["_"])
-    return sorted(n for n in vars(module) if not n.startswith("_") and hasattr(getattr(module, n), "__module__"))
+    return sorted(n for n in dir(module) if not n.startswith("_") and hasattr(getattr(module, n), "__module__"))
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.write_prediction import RESULT, with_tables
-from benchmarks.write_verdicts import verdict_lines
 from scipy import stats
+from studies.write_prediction import RESULT, with_tables
 from tests import plain_numbers
 from tests.plain_numbers import FAMILY, by_seed, final_ranks
+from tools.write_verdicts import verdict_lines
 
 from rankrise.lab.claims import evaluate_claims
 from rankrise.lab.experiments import experiments, find_runs, read_spec
@@ -136,7 +136,7 @@ def test_prediction_on_the_page_is_that_of_the_committed_result():
         assert "| paired difference |" not in page
         return
     record = json.loads(RESULT.read_text())
-    assert with_tables(page, record) == page, "run `python benchmarks/write_prediction.py`"
+    assert with_tables(page, record) == page, "run `python studies/write_prediction.py`"
     losses = {row["stage"]: np.array(row["test_losses"]) for row in record["methods"]}
     for pair in record["differences"]:
         each = losses["advised"] - losses[pair["second"]]

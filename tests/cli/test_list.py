@@ -1,6 +1,7 @@
 """`rankrise list`: names, whether their data is found, what is done."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -55,3 +56,16 @@ def test_data_found_and_runs_done(listed, tmp_path, monkeypatch):
     assert record("--out", "elsewhere")["vit-cifar10"]["done"] == 0
     paper = before["vit-cifar10"]["scales"]["paper"]
     assert paper["hash"] == ex.spec_hash(ex.experiments()["vit-cifar10"].paper)
+
+
+def test_listing_loads_neither_torch_nor_numpy(tmp_path):
+    code = (
+        "import sys; sys.argv = ['rankrise', 'list']\n"
+        "from rankrise.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*(m for m in ('torch', 'numpy', 'scipy', 'pyarrow') if m in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "vit-cifar10" in done.stdout
+    assert done.stderr.strip() == ""

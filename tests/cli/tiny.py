@@ -5,7 +5,7 @@ Run as a script, it is the command `rankrise` with that plan.
 
 import sys
 
-from rankrise.lab.experiments import _reproduction
+from rankrise.lab.experiments import _plan
 from rankrise.lab.experiments.specs._reproduction import Part
 
 PARTS = (
@@ -20,6 +20,6 @@ PARTS = (
 if __name__ == "__main__":
     from rankrise.cli import main
 
-    _reproduction.PARTS["smoke"] = PARTS
+    _plan.PARTS["smoke"] = PARTS
     sys.argv[0] = "rankrise"
     main()

@@ -9,7 +9,7 @@ import typer
 from rankrise.cli._output import table
 
 if TYPE_CHECKING:
-    from rankrise.lab.experiments import Experiment, Spec
+    from rankrise.lab.experiments import Experiment
 
 
 def list_experiments(
@@ -42,25 +42,22 @@ def list_experiments(
 
 
 def _record(experiment: "Experiment", data: Path | None, out: Path) -> dict[str, Any]:
-    from rankrise.lab.experiments import missing_data, spec_hash
+    from rankrise.lab.experiments import kind_of, missing_data, spec_hash
 
     return {
         "name": experiment.name,
         "title": experiment.title,
         "shows": experiment.shows,
         "scales": {
-            scale: {"hash": spec_hash(spec), "data": _data_of(spec), "missing": missing_data(spec, data)}
+            scale: {
+                "hash": spec_hash(spec),
+                "data": kind_of(spec).data_name(spec),
+                "missing": missing_data(spec, data),
+            }
             for scale, spec in experiment.specs.items()
         },
         "done": _count_done(out / experiment.name),
     }
-
-
-def _data_of(spec: "Spec") -> str:
-    """The data set of a spec; theory runs make theirs."""
-    from rankrise.lab.experiments import TheorySpec
-
-    return "teacher" if isinstance(spec, TheorySpec) else spec.data.name
 
 
 def _count_done(folder: Path) -> int:

@@ -63,12 +63,7 @@ def run_plans(plans: "Sequence[PlannedRun]", *, device: str | None, as_json: boo
 
 
 def describe(report: "RunReport") -> str:
-    """A few lines: scores, and the stable ranks of both circuits by layer; of an experiment of its own, its tables."""
-    from rankrise.lab.experiments import PredictionSpec, prediction_lines, read_prediction
-
-    if isinstance(report.spec, PredictionSpec):
-        lines = prediction_lines(read_prediction(report.folder))
-        return "\n".join([f"{report.name}/{report.hash}, seed {report.spec.seed}:", "", *lines])
+    """A few lines: scores, and the stable ranks of both circuits by layer."""
     summary = report.summary
     scores = [text.format(summary.scalars[name]) for name, text in _SCORES.items() if name in summary.scalars]
     head = f"{report.name}/{report.hash}, seed {report.spec.seed}: " + ", ".join([f"step {summary.step}", *scores])
@@ -84,11 +79,11 @@ def describe(report: "RunReport") -> str:
 def _intention(plan: "PlannedRun") -> str:
     if plan.state == "done":
         return f"done before, in {plan.folder}; skipped"
-    from rankrise.lab.experiments import TheorySpec
-
     if plan.state != "unfinished":
         return f"new, in {plan.folder}"
-    again = "; starts over" if isinstance(plan.spec, TheorySpec) else ""
+    from rankrise.lab.experiments import kind_of
+
+    again = "" if kind_of(plan.spec).can_resume else "; starts over"
     return f"unfinished, in {plan.folder}{again}"
 
 

@@ -15,11 +15,10 @@ There are no nulls, so that columns go to numpy as they are.
 import functools
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import ArrayLike
 
@@ -61,6 +60,7 @@ def rows(
     >>> rows(5, "spectrum", [[[2.0, 1.0]]], circuit="kq", layers=[3], heads=True)["index"].to_pylist()
     [0, 1]
     """
+    import numpy as np
     import pyarrow as pa
 
     value = np.asarray(values, dtype=np.float64)
@@ -89,6 +89,7 @@ def scalar_rows(scalars: "Sequence[tuple[int, str, float]]") -> "pa.RecordBatch"
     >>> scalar_rows([(5, "loss", 0.25)]) == rows(5, "loss", [0.25])
     True
     """
+    import numpy as np
     import pyarrow as pa
 
     nowhere = np.full(len(scalars), -1, dtype=np.int32)
@@ -97,7 +98,9 @@ def scalar_rows(scalars: "Sequence[tuple[int, str, float]]") -> "pa.RecordBatch"
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, schema(), strict=True)], schema=schema())
 
 
-def _spread(values: "ArrayLike", shape: tuple[int, ...], axis: int) -> np.ndarray:
+def _spread(values: "ArrayLike", shape: tuple[int, ...], axis: int) -> "np.ndarray":
     """`values`, one for each position along `axis`, repeated over the other axes."""
+    import numpy as np
+
     aligned = np.asarray(values, dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     return np.broadcast_to(aligned, shape).ravel()

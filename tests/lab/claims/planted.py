@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from rankrise.lab.experiments import experiments
-from rankrise.lab.experiments._theory_table import curve_rows, path_rows, product_rows
+from rankrise.lab.experiments.kinds._toy_parts import curve_rows, path_rows, product_rows
 from rankrise.store import create_run, rows
 
 FACTORS = (1.0, 0.3, 0.1, 0.03)

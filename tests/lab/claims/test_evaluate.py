@@ -38,7 +38,7 @@ def test_claims_need_experiments_that_exist():
     assert {name for predicate in PREDICATES for name in predicate.needs} <= set(known)
     used = {name for predicate in PREDICATES for name in predicate.needs}
     unused = set(known) - used
-    assert unused == {"toy-flow-1e-1", "toy-matrix-head", "lora-prediction"}
+    assert unused == {"toy-flow-1e-1", "toy-matrix-head"}
 
 
 def test_without_runs_nothing_is_tested():

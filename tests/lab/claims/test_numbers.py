@@ -9,7 +9,7 @@ from tests.lab.claims.test_both_directions import LEVELS, STEEP, TIMES, flows, v
 
 from rankrise.lab.claims import claims
 from rankrise.lab.experiments import experiments
-from rankrise.lab.experiments._toy_task import toy_network
+from rankrise.lab.experiments.kinds._toy_parts import toy_network
 
 STAGE_TIMES = "stage-times-near@toy-flow-1e-32"
 

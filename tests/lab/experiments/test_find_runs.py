@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rankrise.lab.experiments import NamedSpec, _reproduction, experiments, find_runs, run_experiment, vary
+from rankrise.lab.experiments import NamedSpec, _plan, experiments, find_runs, run_experiment, vary
 from rankrise.store import create_run
 
 NAME = "vit-cifar10"
@@ -51,8 +51,8 @@ def test_a_spec_of_ones_own_is_found(tmp_path):
 
 
 def test_only_runs_of_a_reproduction(out, monkeypatch):
-    parts = (_reproduction.Part(NAME, "smoke"),)
-    monkeypatch.setitem(_reproduction.PARTS, "smoke", parts)
+    parts = (_plan.Part(NAME, "smoke"),)
+    monkeypatch.setitem(_plan.PARTS, "smoke", parts)
     found = find_runs(out, scale="smoke")
     assert list(found) == [NAME]
     assert len(found[NAME]) == 1
@@ -70,7 +70,7 @@ def test_a_damaged_run_is_passed_over_and_named(name, tmp_path):
 
 
 def test_a_damaged_run_of_a_reproduction_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(_reproduction.PARTS, "smoke", (_reproduction.Part(NAME, "smoke"),))
+    monkeypatch.setitem(_plan.PARTS, "smoke", (_plan.Part(NAME, "smoke"),))
     (run(NAME, tmp_path) / "metrics.parquet").write_bytes(b"")
     with pytest.warns(UserWarning, match=r"metrics\.parquet must be as the manifest says"):
         assert find_runs(tmp_path, scale="smoke") == {}

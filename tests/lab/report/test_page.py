@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.lab.figures.runs import network_run, toy_runs
 from tests.lab.figures.test_networks import INITIAL, NAME, RANKS, SPECTRA, scale_runs
+from tools.write_demo import main
 
 from rankrise.lab.figures import Axis, FigureData, Panel, Trace, build_figure, figure_ids
 from rankrise.lab.report import _report, demo_data, write_demo, write_report
 from rankrise.lab.report._json import figure_json, short
 from rankrise.lab.report._page import policy
-from rankrise.lab.report.demo import main
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "docs" / "demo" / "index.html"

@@ -7,9 +7,9 @@ from rankrise.lab.claims import _comparisons, _networks, _toy, _variants
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
 from rankrise.lab.claims._recipes import departure
+from rankrise.lab.experiments import to_json
 from rankrise.lab.experiments._registry import find_experiment
 from rankrise.lab.experiments._run_data import NotMeasurable, RunData
-from rankrise.lab.experiments._spec import TrainingSpec
 
 PREDICATES: tuple[Predicate, ...] = (
     *_toy.PREDICATES,
@@ -101,8 +101,7 @@ def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absen
 
 def _stand_in(name: str, run: RunData) -> str:
     """Why a run is not of the data its experiment is about, as at scale `smoke`; empty when it is."""
-    spec = find_experiment(name).paper
-    wanted = spec.data.name if isinstance(spec, TrainingSpec) else None
+    wanted = to_json(find_experiment(name).paper).get("data", {}).get("name")
     got = run.spec.get("data", {}).get("name")
     if wanted is None or got is None or got == wanted:
         return ""

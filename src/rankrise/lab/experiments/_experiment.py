@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from rankrise.lab.experiments._codec import choices
-from rankrise.lab.experiments._folders import check_name
-from rankrise.lab.experiments._spec import Spec
+from rankrise.lab.experiments._spec import check_name
+from rankrise.lab.experiments.kinds import Spec
 
 Scale: TypeAlias = Literal["smoke", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.lab.experiments._experiment import SCALES
+from rankrise.lab.experiments._plan import plan_reproduction
 from rankrise.lab.experiments._registry import experiments
-from rankrise.lab.experiments._reproduction import plan_reproduction
 from rankrise.lab.experiments._spec import to_json
 from rankrise.store import has_run, is_sealed, load_spec, verify_run
 

@@ -1,14 +1,20 @@
-"""What would run: where, whether it is done, and what is in the way. Nothing is written here."""
+"""What would run: where, whether it is done, and what is in the way. Nothing is written here.
+
+`plan_run` looks at one run, `plan_reproduction` at every run that the figures and claims of a scale need.
+"""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rankrise.lab.experiments._folders import NamedSpec, read_spec, run_folder
-from rankrise.lab.experiments._kinds import missing_data
-from rankrise.lab.experiments._registry import find_experiment
-from rankrise.lab.experiments._spec import Spec, TrainingSpec, spec_hash
+from rankrise.lab.experiments._codec import choices
+from rankrise.lab.experiments._experiment import SCALES, Scale
+from rankrise.lab.experiments._registry import experiments, find_experiment
+from rankrise.lab.experiments._spec import NamedSpec, read_spec, run_folder, spec_hash
+from rankrise.lab.experiments.kinds import Spec, kind_of
+from rankrise.lab.experiments.specs._reproduction import PARTS, Part
 from rankrise.store import has_run, is_sealed, verify_run
 
 State = Literal["new", "unfinished", "done", "refused"]
@@ -37,7 +43,7 @@ class PlannedRun:
 def vary(spec: Spec, *, seed: int | None = None, epochs: int | None = None) -> Spec:
     """The spec with another seed, or for a quick look with other epochs.
 
-    The warm-up keeps its length, but takes at most half of the new epochs (or the share it had, if that was more).
+    What other epochs mean is up to the kind of the spec; a kind without epochs ignores them.
 
     >>> from rankrise.lab.experiments import experiments
     >>> quick = vary(experiments()["vit-cifar10"].paper, epochs=10)
@@ -46,12 +52,17 @@ def vary(spec: Spec, *, seed: int | None = None, epochs: int | None = None) -> S
     """
     if seed is not None:
         spec = replace(spec, seed=seed)
-    if epochs is not None and isinstance(spec, TrainingSpec):
-        training = spec.training
-        share = max(0.5, training.warmup_epochs / training.epochs)
-        warmup = min(training.warmup_epochs, share * epochs)
-        spec = replace(spec, training=replace(training, epochs=epochs, warmup_epochs=warmup))
+    if epochs is not None:
+        spec = kind_of(spec).with_epochs(spec, epochs)
     return spec
+
+
+def missing_data(spec: Spec, root: Path | None) -> str:
+    """Why the data of a spec is not at hand, in a sentence; empty when it is.
+
+    Looks only whether files are there; what is wrong inside them is said when they are read.
+    """
+    return kind_of(spec).missing_data(spec, root)
 
 
 def plan_run(
@@ -115,3 +126,108 @@ def _look(folder: Path, spec: Spec) -> tuple[State, str]:
     except (OSError, ValueError) as error:
         return "refused", str(error)
     return "done", ""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Everything that the figures and claims of one scale are made of.
+
+    Attributes:
+        scale: "smoke", "small" or "paper".
+        members: Runs of each experiment. Two experiments may share a run whose specs are equal, such as a network and
+            the same network at initial scale 1.
+        by_hand: Why experiments that are not done are not run here, by name.
+    """
+
+    scale: Scale
+    members: Mapping[str, Sequence[PlannedRun]]
+    by_hand: Mapping[str, str]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """Every run once, in the order in which they are made."""
+        wanted = [run for name, runs in self.members.items() for run in runs if self._is_run(name, run)]
+        return list({run.folder: run for run in wanted}.values())
+
+    def _is_run(self, name: str, run: PlannedRun) -> bool:
+        return name not in self.by_hand or run.state == "done"
+
+    def finished(self) -> dict[str, list[Path]]:
+        """Folders of the runs that are finished by now, by experiment: what figures and claims read."""
+        found = {name: [run.folder for run in runs if _is_finished(run)] for name, runs in self.members.items()}
+        return {name: folders for name, folders in found.items() if folders}
+
+    def absences(self) -> dict[str, str]:
+        """Why experiments have no finished run, by name: a sentence each."""
+        there = self.finished()
+        reasons = {}
+        for name in experiments():
+            if name in there:
+                continue
+            refused = next((run for run in self.members.get(name, ()) if run.problem), None)
+            if name in self.by_hand:
+                reasons[name] = f"{self.by_hand[name]}."
+            elif refused is not None:
+                reasons[name] = _short_of(refused)
+            elif name not in self.members:
+                reasons[name] = f"Not part of scale {self.scale}{_hint(name, self.scale)}."
+        return reasons
+
+
+def plan_reproduction(
+    scale: str = "smoke",
+    *,
+    data: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] = "runs",
+    num_seeds: int | None = None,
+) -> Reproduction:
+    """What must run for the figures and claims of a scale, and what is done.
+
+    Args:
+        scale: "smoke", "small" or "paper".
+        data: Where data sets are looked for.
+        out: Where runs are, and go.
+        num_seeds: Of every trained network, in place of the plan's.
+
+    Raises:
+        ValueError: There is no such scale.
+
+    >>> plan = plan_reproduction("smoke", out="nowhere")
+    >>> len(plan.members["vit-digits"]), plan.members["toy-stages"][0].state
+    (3, 'new')
+    """
+    if scale not in SCALES:
+        raise ValueError(f"`scale` must be a known one; got {scale!r}. {choices(scale, SCALES)}")
+    shared: dict[Spec, PlannedRun] = {}
+    members: dict[str, list[PlannedRun]] = {}
+    for part in PARTS[scale]:
+        for seed in _seeds(part, num_seeds):
+            run = plan_run(part.name, scale=part.scale, seed=seed, epochs=part.epochs, data=data, out=out)
+            members.setdefault(part.name, []).append(shared.setdefault(run.spec, run))
+    by_hand = {part.name: part.by_hand for part in PARTS[scale] if part.by_hand}
+    return Reproduction(scale, members, by_hand)
+
+
+def _seeds(part: Part, num_seeds: int | None) -> list[int | None]:
+    spec = find_experiment(part.name).spec(part.scale)
+    if num_seeds is not None and kind_of(spec).is_network:
+        return list(range(num_seeds))
+    return [*part.seeds] or [None]
+
+
+def _is_finished(run: PlannedRun) -> bool:
+    return run.state != "refused" and has_run(run.folder) and is_sealed(run.folder)
+
+
+def _short_of(run: PlannedRun) -> str:
+    """Why a run cannot be made, without the paths of this machine: it goes into a report."""
+    if run.state == "refused":
+        return f"{run.name}/{run.hash} is damaged, or of another spec: move it away, and reproduce again."
+    what = kind_of(run.spec).data_folder(run.spec)
+    return f"No data: {what} is not in the data folder (--data DIR; `rankrise list` says what is)."
+
+
+def _hint(name: str, scale: Scale) -> str:
+    """At which scale it is."""
+    larger = [s for s in SCALES if any(part.name == name for part in PARTS[s]) and s != scale]
+    return f": rankrise reproduce --scale {larger[0]} --data DIR has it" if larger else ""

@@ -1,95 +1,33 @@
-"""What a run is: a frozen value, and its JSON.
+"""Specs as JSON and on disk: their hash names the run, their folder is `<out>/<name>/<hash>`.
 
-A spec holds everything that decides the numbers of a run and nothing else: no paths of this machine, no device. The
-same spec is the same run wherever it is made, so its hash is the run's name on disk.
+A spec holds everything that decides the numbers of a run and nothing else. The same spec is the same run wherever it is
+made, so its hash is the run's name on disk. Names and files may come from anyone, so both are checked strictly.
 """
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from rankrise.lab.data import DataConfig
 from rankrise.lab.experiments._codec import choices, decode, encode
-from rankrise.lab.experiments._prediction_spec import PredictionSpec
-from rankrise.lab.experiments._theory_specs import (
-    DescentSpec,
-    FlowSpec,
-    MatrixFlowSpec,
-    RobustnessSpec,
-    StagesSpec,
-    TheorySpec,
-    ToyTask,
-)
-from rankrise.lab.models import GPTConfig, ModelConfig, ToyHeadConfig, ViTConfig
-from rankrise.lab.training import TrainingConfig
+from rankrise.lab.experiments.kinds import Part, Spec, kind_named, kind_of
 
 SCHEMA_VERSION = 1
-
-_MODELS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "gpt": GPTConfig, "toy_head": ToyHeadConfig}
-
-
-@dataclass(frozen=True)
-class TrainingSpec:
-    """A network trained on a data set: everything its numbers depend on.
-
-    The seed stands here and nowhere else; the initial weights, the order of the data and whatever the data set draws
-    follow from it.
-
-    Args:
-        data: What it learns from.
-        model: The network.
-        training: How it is trained and tracked.
-        seed: Of everything random.
-
-    Raises:
-        ValueError: `data` or `training` brings a seed of its own.
-
-    >>> from dataclasses import replace
-    >>> spec = TrainingSpec(DataConfig("digits"), ViTConfig(image_size=8, patch_size=2), TrainingConfig(epochs=3))
-    >>> spec_hash(spec) == spec_hash(replace(spec, seed=1))
-    False
-    """
-
-    data: DataConfig
-    model: ModelConfig
-    training: TrainingConfig
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise ValueError(f"`seed` must be a whole number from 0 to 2^63 - 1; got {self.seed!r}. Pass another one.")
-        for name, part in (("data", self.data), ("training", self.training)):
-            if getattr(part, "seed", 0) != 0:
-                raise ValueError(
-                    f"`{name}.seed` must be left at 0 in a spec; got {part.seed!r}. Set the spec's own `seed`."
-                )
-
-
-Spec: TypeAlias = TrainingSpec | PredictionSpec | TheorySpec
-
-_KINDS: dict[str, type[Spec]] = {  # another kind of spec joins here, and in `_kinds`
-    "training": TrainingSpec,
-    "prediction": PredictionSpec,
-    "flow": FlowSpec,
-    "stages": StagesSpec,
-    "matrix_flow": MatrixFlowSpec,
-    "robustness": RobustnessSpec,
-    "descent": DescentSpec,
-}
-_PARTS: dict[str, Mapping[str, type[Any]]] = {  # fields that hold configs, and the kinds of these
-    "data": {"data": DataConfig},
-    "model": _MODELS,
-    "training": {"training": TrainingConfig},
-    "task": {"toy": ToyTask},
-}
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_MAX_BYTES = 1_000_000
 
 
 def to_json(spec: Spec) -> dict[str, Any]:
     """The spec in full, as JSON values: what `spec.json` of a run holds.
 
+    >>> from rankrise.lab.data import DataConfig
+    >>> from rankrise.lab.experiments import TrainingSpec
+    >>> from rankrise.lab.models import ToyHeadConfig
+    >>> from rankrise.lab.training import TrainingConfig
     >>> spec = TrainingSpec(DataConfig("digits"), ToyHeadConfig(dim=4), TrainingConfig(epochs=3), seed=5)
     >>> record = to_json(spec)
     >>> record["kind"], record["model"]["kind"], record["seed"]
@@ -113,12 +51,11 @@ def from_json(record: object) -> Spec:
             f"A spec must have schema_version {SCHEMA_VERSION}, the one this rankrise reads; got {version!r:.60}. "
             "Use the rankrise that wrote it."
         )
-    kind = top.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"A spec must be of a known kind; got {kind!r:.60}. {choices(kind, _KINDS)}")
+    kind = kind_named(top.get("kind"))
     fields = {name: value for name, value in top.items() if name not in ("schema_version", "kind")}
-    read = {name: partial(_part, kinds=kinds, where=name) for name, kinds in _PARTS.items()}
-    return decode(_KINDS[kind], fields, where="A spec", read=read)
+    read = {name: partial(_decode_part, part=part, where=name) for name, part in kind.parts.items()}
+    found: Spec = decode(kind.spec, fields, where="A spec", read=read)
+    return found
 
 
 def spec_hash(spec: Spec) -> str:
@@ -133,34 +70,129 @@ def spec_hash(spec: Spec) -> str:
 
 
 def _record(spec: Spec, *, keep_defaults: bool) -> dict[str, Any]:
-    parts = {
-        name: {"kind": _kind_of(part, _PARTS[name]), **encode(part, omit=_omitted(name), keep_defaults=keep_defaults)}
-        for name in _PARTS
-        if (part := getattr(spec, name, None)) is not None
-    }
+    kind = kind_of(spec)
+    parts = {}
+    for name, part in kind.parts.items():
+        config = getattr(spec, name)
+        head = {"kind": _name_of(config, part, name)}
+        parts[name] = head | encode(config, omit=part.omit, keep_defaults=keep_defaults)
     rest = encode(spec, omit=(*parts, "seed"), keep_defaults=keep_defaults)
-    head = {"schema_version": SCHEMA_VERSION, "kind": _kind_of(spec, _KINDS)}
-    return {**head, **parts, **rest, "seed": spec.seed}
+    return {"schema_version": SCHEMA_VERSION, "kind": kind.name, **parts, **rest, "seed": spec.seed}
 
 
-def _kind_of(config: object, kinds: Mapping[str, type[Any]]) -> str:
-    return next(kind for kind, cls in kinds.items() if type(config) is cls)
+def _name_of(config: object, part: Part, where: str) -> str:
+    """What `spec.json` calls the type of a config."""
+    names = {cls: name for name, cls in part.kinds.items()}
+    if type(config) not in names:
+        known = ", ".join(cls.__name__ for cls in names)
+        raise ValueError(
+            f"`{where}` of a spec must be one of {known}; got a {type(config).__name__}. Pass one of those."
+        )
+    return names[type(config)]
 
 
-def _part(record: object, kinds: Mapping[str, type[Any]], where: str) -> Any:
+def _decode_part(record: object, part: Part, where: str) -> Any:
     fields = dict(_mapping(record, where))
-    kind = fields.pop("kind", None)
-    if not isinstance(kind, str) or kind not in kinds:
-        raise ValueError(f"{where}.kind must be a known kind; got {kind!r:.60}. {choices(kind, kinds)}")
-    return decode(kinds[kind], fields, where=where, omit=_omitted(where))
-
-
-def _omitted(part: str) -> tuple[str, ...]:
-    """Fields of a part that a spec does not hold: the seed is the spec's."""
-    return ("seed",) if part in ("data", "training") else ()
+    name = fields.pop("kind", None)
+    if not isinstance(name, str) or name not in part.kinds:
+        raise ValueError(f"{where}.kind must be a known kind; got {name!r:.60}. {choices(name, part.kinds)}")
+    return decode(part.kinds[name], fields, where=where, omit=part.omit)
 
 
 def _mapping(record: object, where: str) -> Mapping[str, object]:
     if not isinstance(record, Mapping) or not all(isinstance(key, str) for key in record):
         raise ValueError(f"{where} must be a JSON object; got {type(record).__name__}. Compare with a spec.json.")
     return record
+
+
+class NamedSpec(NamedTuple):
+    """A spec and what its runs are called."""
+
+    name: str
+    spec: Spec
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that could be anything but one folder below `out`.
+
+    >>> check_name("vit-cifar10-scale-0.1")
+    >>> check_name("../elsewhere")
+    Traceback (most recent call last):
+    ValueError: A name must be 1 to 64 of a-z, 0-9, '.', '_' and '-', a letter or digit first; got '../elsewhere'. ...
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"A name must be 1 to 64 of a-z, 0-9, '.', '_' and '-', a letter or digit first; got {name!a:.80}. "
+            f"Try {as_name(str(name))!r}."
+        )
+
+
+def as_name(text: str) -> str:
+    """The nearest name that is allowed.
+
+    >>> as_name("../My first ViT!")
+    'my-first-vit'
+    """
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("._-")[:64] or "run"
+
+
+def run_folder(out: str | os.PathLike[str], name: str, spec: Spec) -> Path:
+    """Where the run of a spec lives: `out/<name>/<hash>`."""
+    check_name(name)
+    return Path(out) / name / spec_hash(spec)
+
+
+def read_spec(path: str | os.PathLike[str]) -> NamedSpec:
+    """Read a spec from a file: what `to_json` gives, or the `spec.json` of a run (or the run's folder).
+
+    Args:
+        path: The file. A run's says what the run is called; another file lends its own name.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is no spec; says why.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "spec.json"
+    if not path.is_file():
+        what = "is no plain file" if path.exists() else "is not there"
+        raise FileNotFoundError(f"A spec must be a file of JSON; {path} {what}. `rankrise run NAME` makes one.")
+    try:
+        record = _parse(path)
+        name = as_name(path.stem)
+        if isinstance(record, dict) and ("config" in record or record.get("kind") == "tracker"):
+            record = record.get("config")  # the file of a run, which holds what was asked for inside
+        if isinstance(record, dict) and "experiment" in record:
+            name, record = record["experiment"], record.get("spec")
+            check_name(name)
+        return NamedSpec(name, from_json(record))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _parse(path: Path) -> Any:
+    """Strict JSON of a sensible size: no key twice, no NaN."""
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(f"a spec must have at most {_MAX_BYTES} bytes; this file has more. Is it a spec?")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("a spec must not be nested as deeply as this file. Is it a spec?") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a spec must be UTF-8 text; byte {error.start} is not. Is it a spec?") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"a spec must be JSON; {error}. Compare with a spec.json.") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"a spec must have every key once; got {twice!a:.60} twice. Drop one.")
+    return record
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"a spec must hold finite numbers; got {constant}. Change it.")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rankrise.lab.experiments import TrainingSpec, experiments, to_json
+from rankrise.lab.experiments import experiments, kind_of, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +130,7 @@ def _plain(run: "RunData") -> dict[str, Any]:
         return {}
     for known in experiments().values():
         for spec in known.specs.values():
-            if isinstance(spec, TrainingSpec):
+            if kind_of(spec).is_network:
                 other = to_json(spec)
                 same_data = all(other["data"][key] == data.get(key) for key in ("name", "path", "num_train"))
                 keys = ("kind", "num_layers", "num_heads")

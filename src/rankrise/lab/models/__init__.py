@@ -1,14 +1,24 @@
 """The networks of the paper: its vision transformer, GPT-2, and the toy head with full matrices.
 
-Sizes are frozen values; `build_model` makes the module. None has dropout, so training one draws no random number.
+Sizes are frozen values, which load no PyTorch; `build_model` makes the module. No network has dropout, so training one
+draws no random number.
 """
 
-from rankrise.lab.models._build import ModelConfig as ModelConfig
+from typing import TYPE_CHECKING
+
+from rankrise._lazy import lazy_names as _lazy_names
 from rankrise.lab.models._build import build_model as build_model
-from rankrise.lab.models._gpt import GPT as GPT
-from rankrise.lab.models._gpt import GPTConfig as GPTConfig
-from rankrise.lab.models._toy_head import ToyHead as ToyHead
-from rankrise.lab.models._toy_head import ToyHeadConfig as ToyHeadConfig
-from rankrise.lab.models._vit import VIT_B16 as VIT_B16
-from rankrise.lab.models._vit import ViT as ViT
-from rankrise.lab.models._vit import ViTConfig as ViTConfig
+from rankrise.lab.models._configs import MODELS as MODELS
+from rankrise.lab.models._configs import VIT_B16 as VIT_B16
+from rankrise.lab.models._configs import GPTConfig as GPTConfig
+from rankrise.lab.models._configs import ModelConfig as ModelConfig
+from rankrise.lab.models._configs import Size as Size
+from rankrise.lab.models._configs import ToyHeadConfig as ToyHeadConfig
+from rankrise.lab.models._configs import ViTConfig as ViTConfig
+
+if TYPE_CHECKING:
+    from rankrise.lab.models._gpt import GPT as GPT
+    from rankrise.lab.models._toy_head import ToyHead as ToyHead
+    from rankrise.lab.models._vit import ViT as ViT
+
+__getattr__, __dir__ = _lazy_names(__name__, {"_gpt": ("GPT",), "_toy_head": ("ToyHead",), "_vit": ("ViT",)})

@@ -3,10 +3,13 @@
 Legend: B samples, T tokens, d width, H heads, r head dimension.
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rankrise.lab.models._configs import Activation
 from rankrise.lab.models._short_attention import is_short, short_attention
 
 
@@ -94,3 +97,8 @@ def scale_(module: nn.Module, factor: float) -> None:
     """Multiply every weight and bias in `module` by `factor`."""
     for parameter in module.parameters():
         parameter.mul_(factor)
+
+
+def make_activation(name: Activation, *, approximate: Literal["none", "tanh"] = "none") -> nn.Module:
+    """The module of that name."""
+    return nn.ReLU() if name == "relu" else nn.GELU(approximate=approximate)

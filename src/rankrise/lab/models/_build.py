@@ -1,19 +1,14 @@
 """A model from its sizes and a seed."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
+from rankrise.lab.models._configs import MODELS, ModelConfig
 
-from rankrise.lab.models._gpt import GPT, GPTConfig
-from rankrise.lab.models._toy_head import ToyHead, ToyHeadConfig
-from rankrise.lab.models._vit import ViT, ViTConfig
-
-ModelConfig = ViTConfig | GPTConfig | ToyHeadConfig
-_MODELS: dict[type, Any] = {ViTConfig: ViT, GPTConfig: GPT, ToyHeadConfig: ToyHead}
+if TYPE_CHECKING:
+    from torch import nn
 
 
-def build_model(config: ModelConfig, *, seed: int = 0) -> nn.Module:
+def build_model(config: ModelConfig, *, seed: int = 0) -> "nn.Module":
     """Make a model on the CPU in float32; the same weights for the same `config` and `seed`.
 
     The global random state is left as it was.
@@ -30,13 +25,15 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> nn.Module:
     >>> sum(weight.numel() for weight in model.parameters())
     2690058
     """
-    if type(config) not in _MODELS:
-        names = ", ".join(kind.__name__ for kind in _MODELS)
+    import torch
+
+    if type(config) not in MODELS.values():
+        names = ", ".join(kind.__name__ for kind in MODELS.values())
         raise ValueError(f"`config` must be one of {names}; got {type(config).__name__}.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            model: nn.Module = _MODELS[type(config)](config)
+            model = config.module()
         except (RuntimeError, MemoryError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(f"The model must fit in memory; it does not ({reason}). Choose smaller sizes.") from error

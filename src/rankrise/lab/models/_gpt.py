@@ -4,50 +4,13 @@ Legend: B sequences, T tokens, d width, V vocabulary.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rankrise.lab.models._attention import Attention, Block
-from rankrise.lab.models._checks import Activation, check_activation, check_counts, check_scale, make_activation
-
-
-@dataclass(frozen=True)
-class GPTConfig:
-    """Sizes of a `GPT`; the defaults are GPT-2 small, 124 million weights.
-
-    Args:
-        vocab_size: V.
-        context: The most tokens of a sequence.
-        num_layers: Blocks.
-        num_heads: H.
-        head_dim: r; H r need not be the width.
-        width: d, of a token.
-        mlp_width: Of the hidden layer of a block.
-        activation: "gelu" (by tanh, as GPT-2 has it) or "relu".
-        init_scale: Factor on the initial weights and biases of attention and MLP. Norms, positions and the token
-            embedding, which is the output layer too, keep theirs.
-
-    >>> GPTConfig(num_layers=6, num_heads=6, width=384, mlp_width=1536).head_dim
-    64
-    """
-
-    vocab_size: int = 50257
-    context: int = 1024
-    num_layers: int = 12
-    num_heads: int = 12
-    head_dim: int = 64
-    width: int = 768
-    mlp_width: int = 3072
-    activation: Activation = "gelu"
-    init_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_counts(self, "activation", "init_scale")
-        check_activation(self.activation)
-        check_scale(self.init_scale)
+from rankrise.lab.models._attention import Attention, Block, make_activation
+from rankrise.lab.models._configs import GPTConfig
 
 
 class GPT(nn.Module):

@@ -3,31 +3,10 @@
 Legend: B samples, n tokens, d their dimension, r the head dimension.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from rankrise.lab.models._checks import check_counts, check_scale
-
-
-@dataclass(frozen=True)
-class ToyHeadConfig:
-    """Sizes of a `ToyHead`.
-
-    Args:
-        dim: d.
-        head_dim: r.
-        init_scale: α: initial weights are standard normal times this, divided by √d.
-    """
-
-    dim: int = 10
-    head_dim: int = 10
-    init_scale: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_counts(self, "init_scale")
-        check_scale(self.init_scale)
+from rankrise.lab.models._configs import ToyHeadConfig
 
 
 class ToyHead(nn.Module):

@@ -3,68 +3,11 @@
 Legend: B images, C channels, P = (image / patch)² patches, T = P + 1 tokens, d width.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from rankrise.lab.models._attention import Attention, Block, scale_
-from rankrise.lab.models._checks import Activation, check_activation, check_counts, check_scale, make_activation
-
-
-@dataclass(frozen=True)
-class ViTConfig:
-    """Sizes of a `ViT`; the defaults are the paper's network for CIFAR, 15.8 million weights.
-
-    Args:
-        image_size: Pixels on a side.
-        patch_size: Pixels on a side of a patch; divides `image_size`.
-        num_channels: C.
-        num_classes: Outputs.
-        num_layers: Blocks.
-        num_heads: H.
-        head_dim: r; H r need not be the width.
-        width: d, of a token.
-        mlp_width: Of the hidden layer of a block.
-        activation: "gelu" or "relu".
-        init_scale: Factor on the initial weights and biases of attention, MLP and classifier. Norms, patch embedding,
-            class token and positions keep theirs.
-
-    >>> ViTConfig(num_classes=100).num_tokens
-    65
-    """
-
-    image_size: int = 32
-    patch_size: int = 4
-    num_channels: int = 3
-    num_classes: int = 10
-    num_layers: int = 6
-    num_heads: int = 8
-    head_dim: int = 128
-    width: int = 512
-    mlp_width: int = 512
-    activation: Activation = "gelu"
-    init_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_counts(self, "activation", "init_scale")
-        check_activation(self.activation)
-        check_scale(self.init_scale)
-        if self.image_size % self.patch_size:
-            raise ValueError(
-                f"`patch_size` must divide `image_size`; got {self.patch_size} and {self.image_size}. "
-                "Crop or resize the images, or choose another patch."
-            )
-
-    @property
-    def num_tokens(self) -> int:
-        """T: the patches and the class token."""
-        return (self.image_size // self.patch_size) ** 2 + 1
-
-
-VIT_B16 = ViTConfig(
-    image_size=224, patch_size=16, num_classes=1000, num_layers=12, num_heads=12, head_dim=64, width=768, mlp_width=3072
-)  # the paper's network for ImageNet
+from rankrise.lab.models._attention import Attention, Block, make_activation, scale_
+from rankrise.lab.models._configs import ViTConfig
 
 
 class ViT(nn.Module):

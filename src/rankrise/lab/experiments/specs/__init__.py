@@ -1,6 +1,6 @@
 """Values only: what every experiment is made of. A variant is `replace(BASE, ...)`."""
 
-from rankrise.lab.experiments.specs import _cifar, _digits, _images, _prediction, _text, _theory, _toy, _variants
+from rankrise.lab.experiments.specs import _cifar, _digits, _images, _text, _theory, _toy, _variants
 
 ALL = (
     *_digits.EXPERIMENTS,
@@ -10,5 +10,4 @@ ALL = (
     *_images.EXPERIMENTS,
     *_text.EXPERIMENTS,
     *_variants.EXPERIMENTS,
-    *_prediction.EXPERIMENTS,
 )

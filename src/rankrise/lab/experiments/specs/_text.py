@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rankrise.lab.data import DataConfig
 from rankrise.lab.experiments._experiment import Experiment
-from rankrise.lab.experiments._spec import TrainingSpec
+from rankrise.lab.experiments.kinds import TrainingSpec
 from rankrise.lab.models import GPTConfig
 from rankrise.lab.training import TrainingConfig
 

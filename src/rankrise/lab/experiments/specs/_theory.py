@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rankrise.lab.experiments._experiment import Experiment
-from rankrise.lab.experiments._theory_specs import (
+from rankrise.lab.experiments.kinds import (
     DescentSpec,
     FlowSpec,
     MatrixFlowSpec,

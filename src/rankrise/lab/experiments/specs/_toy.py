@@ -2,7 +2,7 @@
 
 from rankrise.lab.data import DataConfig
 from rankrise.lab.experiments._experiment import Experiment
-from rankrise.lab.experiments._spec import TrainingSpec
+from rankrise.lab.experiments.kinds import TrainingSpec
 from rankrise.lab.experiments.specs._varied import varied
 from rankrise.lab.models import ToyHeadConfig
 from rankrise.lab.training import TrainingConfig

@@ -5,7 +5,7 @@ from typing import Any
 
 from rankrise.lab.data import DataConfig
 from rankrise.lab.experiments._experiment import Experiment
-from rankrise.lab.experiments._spec import TrainingSpec
+from rankrise.lab.experiments.kinds import TrainingSpec
 from rankrise.lab.experiments.specs import _cifar, _digits
 from rankrise.lab.experiments.specs._varied import varied
 from rankrise.lab.models import ViTConfig

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from rankrise.lab.experiments._spec import TrainingSpec
+from rankrise.lab.experiments.kinds import TrainingSpec
 
 _AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
 

@@ -1,0 +1,164 @@
+"""Carry a plan out: one run after another, whatever becomes of each.
+
+Several processes may carry the same plan out in one folder: each leaves to the others what they are writing, and at the
+end waits for it, so that all of them end with every run.
+"""
+
+import errno
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from rankrise.lab.experiments._estimate import Estimator, read_durations, write_durations
+from rankrise.lab.experiments._execute import execute_run
+from rankrise.lab.experiments._plan import PlannedRun, look_again
+from rankrise.store import RunBusyError, has_run, is_sealed
+from rankrise.store._lock import is_locked
+
+if TYPE_CHECKING:
+    from rankrise.lab.training import Progress, Report
+
+Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "full"]
+_POLL = 3.0  # seconds between two looks at what another process runs
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What became of one run of a plan.
+
+    `missing` has no data, and was not tried; `skipped` was done before, or by another process; `failed` raised an
+    error; `full` found no room on the disk, and nothing was tried after it. `message` says why.
+    """
+
+    run: PlannedRun
+    fate: Fate
+    message: str = ""
+    seconds: float = 0.0
+    signal: int | None = None
+
+
+class Watch(Protocol):
+    """Who shows how a plan gets on."""
+
+    def begin(self, run: PlannedRun, number: int, total: int, estimate: float, after: float) -> None:
+        """A run begins, of about `estimate` seconds, with `after` seconds to follow."""
+
+    def update(self, report: "Report") -> None:
+        """The run has got so far."""
+
+    def wait(self, run: PlannedRun) -> None:
+        """All that is left is with other processes, such as this run; told once of each."""
+
+    def end(self, attempt: Attempt, after: float) -> None:
+        """The run has ended, with `after` seconds to follow; also told of runs that were not begun."""
+
+    def close(self) -> None:
+        """Nothing more will come of this run."""
+
+
+def carry_out(
+    runs: Sequence[PlannedRun], *, out: Path, device: str | None = None, watch: Watch | None = None
+) -> list[Attempt]:
+    """Do the runs of a plan that are not done; what fails does not stop the others, a signal or a full disk does.
+
+    Args:
+        runs: Of `Reproduction.runs`.
+        out: Folder of the runs, where also their durations are kept.
+        device: Where networks are trained; the best there is unless given.
+        watch: Told of everything.
+
+    Returns:
+        What became of each run, in order; after a signal or on a full disk, of those before it.
+    """
+    estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
+    left = [run for run in runs if not run.problem and run.state != "done"]
+    total, ends = len(left), {}
+    for run in runs:
+        if run not in left:
+            ends[run.folder] = Attempt(run, "missing" if run.problem else "skipped", run.problem)
+            if watch is not None:
+                watch.end(ends[run.folder], estimator.total(other.spec for other in left))
+    busy: list[PlannedRun] = []  # with another process when it was tried
+    awaited: set[Path] = set()
+    while left or busy:
+        is_waiting = not left
+        run = look_again(left.pop(0) if left else busy.pop(0))
+        others = [other for other in (*left, *busy) if not _is_done(other)]  # by whomever
+        after = estimator.total(other.spec for other in others)
+        if run.state == "done":
+            attempt = Attempt(run, "skipped")
+        else:
+            found = None
+            if not (is_waiting and is_locked(run.folder)):
+                if watch is not None:
+                    watch.begin(run, total - len(others), total, estimator.seconds(run.spec), after)
+                found = _attempt(run, device, watch)
+            if found is None:
+                busy.append(run)
+                if is_waiting:
+                    _wait(run, awaited, watch)
+                continue
+            attempt = found
+            if attempt.fate == "finished" and run.state == "new":
+                estimator.learn(run.spec, attempt.seconds)
+                write_durations(out, estimator.measured)
+        ends[run.folder] = attempt
+        if watch is not None:
+            watch.end(attempt, after)
+        if attempt.fate in ("stopped", "full"):
+            break
+    return [ends[run.folder] for run in runs if run.folder in ends]
+
+
+def estimate_seconds(runs: Sequence[PlannedRun], *, out: Path, device: str | None = None) -> float:
+    """How long the runs that are left will take: measured before where possible, else guessed from their size."""
+    estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
+    return estimator.total(run.spec for run in runs if not run.problem and run.state != "done")
+
+
+def _is_done(run: PlannedRun) -> bool:
+    return has_run(run.folder) and is_sealed(run.folder)
+
+
+def _wait(run: PlannedRun, awaited: set[Path], watch: Watch | None) -> None:
+    """A few seconds for another process; whom it is for is said once."""
+    if watch is not None and run.folder not in awaited:
+        watch.wait(run)
+    awaited.add(run.folder)
+    time.sleep(_POLL)
+
+
+def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -> Attempt | None:
+    """Do a run; None where another process is at it."""
+    begun = time.monotonic()
+    try:
+        report = execute_run(run, device=device, progress=progress)
+    except RunBusyError:
+        return None
+    except Exception as error:
+        fate: Fate = "full" if is_full(error) else "failed"
+        return Attempt(run, fate, " ".join(str(error).split()) or type(error).__name__, time.monotonic() - begun)
+    finally:
+        if progress is not None:
+            progress.close()
+    return Attempt(run, report.status, report.message, time.monotonic() - begun, report.signal)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error goes back to a disk, or a quota, without room."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _has_gpu(device: str | None) -> bool:
+    if device is not None:
+        return device.startswith("cuda")
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,89 @@
+"""A plain optimiser in place of the flow."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rankrise.lab.experiments.kinds._theory_kind import Recording, TheoryKind, TheorySpec, Tick, toy_size
+
+Optimiser: TypeAlias = Literal["gd", "sgd", "adam"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescentSpec(TheorySpec):
+    """A plain optimiser in place of the flow (`theory.descend`).
+
+    Args:
+        optimiser: Gradient descent, its stochastic form, or Adam.
+        log10_alpha: log10 α, at least -300.
+        learning_rate: η.
+        num_steps: Steps to take.
+        batch_size: Of "sgd", and only there.
+        num_points: Saved points, the start not counted.
+        threshold: Of |q|, above which a coordinate counts as active.
+    """
+
+    optimiser: Optimiser
+    log10_alpha: float
+    learning_rate: float
+    num_steps: int
+    batch_size: int | None = None
+    num_points: int = 400
+    threshold: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.optimiser == "sgd") != (self.batch_size is not None):
+            raise ValueError(
+                f"`batch_size` must be given for 'sgd' and only there; got {self.batch_size!r} for "
+                f"{self.optimiser!r}. Use 'gd' for all samples at each step."
+            )
+        if self.log10_alpha < -300:
+            raise ValueError(
+                f"`log10_alpha` must be at least -300 for an optimiser; got {self.log10_alpha!r}. Use a flow."
+            )
+
+
+class DescentKind(TheoryKind[DescentSpec]):
+    """Solved by `theory.descend`."""
+
+    name = "descent"
+    title = "a plain optimiser in place of the flow"
+    spec = DescentSpec
+
+    def record(self, spec: DescentSpec, tick: Tick) -> Recording:
+        """Save evenly spaced steps, and when each coordinate first was above the threshold."""
+        import torch
+
+        from rankrise import theory
+        from rankrise.lab.experiments.kinds._toy_parts import (
+            activation_rows,
+            curve_rows,
+            product_rows,
+            toy_network,
+            toy_start,
+        )
+
+        u0, v0 = toy_start(spec.task, spec.seed)
+        run = theory.descend(
+            toy_network(spec.task, spec.seed),
+            u0,
+            v0,
+            log10_alpha=spec.log10_alpha,
+            learning_rate=spec.learning_rate,
+            num_steps=spec.num_steps,
+            optimiser=spec.optimiser,
+            every=max(1, spec.num_steps // spec.num_points),
+            batch_size=spec.batch_size,
+            seed=spec.seed,
+        )
+        steps = run.steps.double()
+        times = spec.learning_rate * steps / (-spec.log10_alpha * math.log(10))
+        above = run.products.abs() > spec.threshold
+        reached = torch.where(above.any(0), times[above.int().argmax(0)], torch.inf)  # the first saved point above
+        curves = curve_rows({"time": times, "loss": run.losses, "optimiser_step": steps})
+        return Recording([curves, *product_rows(run.products), *activation_rows(reached, len(steps) - 1)], run.status)
+
+    def guess_seconds(self, spec: DescentSpec, *, on_gpu: bool) -> float:
+        """Steps times what a step takes."""
+        return 1 + spec.num_steps * (5e-4 + 4e-8 * toy_size(spec.task))

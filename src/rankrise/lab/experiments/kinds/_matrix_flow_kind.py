@@ -1,0 +1,78 @@
+"""The gradient flow of a head with full matrices."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rankrise.lab.experiments.kinds._theory_kind import Recording, TheoryKind, TheorySpec, Tick
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixFlowSpec(TheorySpec):
+    """The gradient flow of a head with full matrices (`theory.solve_matrix_flow`).
+
+    Args:
+        log10_alpha: log10 α, at least -16.
+        t_end: Rescaled time to stop at.
+        head_dim: Columns of each matrix; `task.dim` unless given.
+        num_points: Evenly spaced times that are saved.
+    """
+
+    log10_alpha: float
+    t_end: float
+    head_dim: int | None = None
+    num_points: int = 201
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.log10_alpha < -16 or self.task.loss != "mse" or self.task.activation is not None or self.task.l2:
+            raise ValueError(
+                "A flow of full matrices must have `log10_alpha` of at least -16 and the plain task; "
+                f"got {self.log10_alpha!r} and {self.task!r}. Use a flow of diagonal weights."
+            )
+
+
+class MatrixFlowKind(TheoryKind[MatrixFlowSpec]):
+    """Solved by `theory.solve_matrix_flow`."""
+
+    name = "matrix_flow"
+    title = "the gradient flow of a head with full matrices"
+    spec = MatrixFlowSpec
+
+    def record(self, spec: MatrixFlowSpec, tick: Tick) -> Recording:
+        """Save the singular values of both products at evenly spaced times."""
+        import torch
+
+        from rankrise import theory
+        from rankrise.lab.experiments.kinds._toy_parts import curve_rows, path_rows, toy_data
+
+        x, y = toy_data(spec.task, spec.seed)
+        flow = theory.solve_matrix_flow(
+            x,
+            y,
+            _head_weights(spec),
+            alpha=10.0**spec.log10_alpha,
+            t_end=spec.t_end,
+            times=torch.linspace(0, spec.t_end, spec.num_points, dtype=torch.float64),
+        )
+        spectra = (("kq", flow.kq_singular_values), ("vo", flow.vo_singular_values))
+        blocks = [curve_rows({"time": flow.times, "loss": flow.losses})]
+        return Recording([*blocks, *(path_rows("spectrum", s, circuit=c) for c, s in spectra)], flow.status)
+
+    def initial_weights(self, spec: MatrixFlowSpec) -> "dict[str, Tensor]":
+        """The four matrices."""
+        return dict(zip(("key", "query", "value", "output"), _head_weights(spec), strict=True))
+
+    def guess_seconds(self, spec: MatrixFlowSpec, *, on_gpu: bool) -> float:
+        """A flow, and more for every dimension of a token."""
+        return super().guess_seconds(spec, on_gpu=on_gpu) * spec.task.dim / 5
+
+
+def _head_weights(spec: MatrixFlowSpec) -> "tuple[Tensor, ...]":
+    import torch
+
+    generator = torch.Generator().manual_seed(spec.seed)
+    d, r = spec.task.dim, spec.head_dim or spec.task.dim
+    return tuple(torch.randn(4, d, r, generator=generator, dtype=torch.float64).unbind())

@@ -1,0 +1,194 @@
+"""Runs of the theory: what is learned, and how a table is written. Every solver has a kind of its own beside this file.
+
+α is given by its logarithm, because 1e-32 and 10^-1000000 are the same computation. Times are rescaled, t / log(1/α).
+A run takes seconds to minutes on the CPU, so that one that was cut off starts over.
+
+The table (layer 0; head 0 unless said; circuit "kq" is a = w_K ⊙ w_Q, "vo" is b = w_V ⊙ w_O):
+
+| kind | step | scalars | rows by coordinate |
+|---|---|---|---|
+| flow | saved point | `time`, `loss` | `product`; at the last step `activation_time` of those that activated |
+| stages | stage k = 0 … K | `time` T_k, `loss`, `joined`, `num_joined`, `num_left`, `gap`, `curvature` | `product` |
+| matrix_flow | saved point | `time`, `loss` | `spectrum` |
+| robustness | saved point | `time`, `perturbed_at` | `product`, `product_perturbed`; head n is perturbation n |
+| descent | saved point | `time`, `loss`, `optimiser_step` | `product`; `activation_time` |
+
+The points of a robustness run are those of its perturbations one after another: head n has steps of its own. `time` of
+Adam is η·step/log(1/α) as for the others, which is a convention, because its steps do not follow the gradient. `status`
+at the last step is the position of the solver's status in `theory.Status`.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from rankrise.lab.experiments.kinds._kind import Kind, Outcome, Part, Spec
+from rankrise.lab.training import Report
+from rankrise.store import create_run, has_run, resume_run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+    from rankrise.lab.training import Progress
+    from rankrise.theory import Status
+
+Tick: TypeAlias = Callable[[float], None]  # told of the part that is done
+_PARTS = 1000  # of a run, as progress counts them
+_SECONDS = 0.25  # between two reports of progress
+
+
+@dataclass(frozen=True)
+class ToyTask:
+    """The paper's toy: an attention head with diagonal weights learns from Gaussian tokens.
+
+    Args:
+        dim: Dimension d of a token; the head has 2d weights.
+        tokens: Of a sequence.
+        samples: Sequences.
+        targets: Outputs of a random teacher head, or Gaussian noise that nothing generates.
+        activation: None: the head alone. Else the head with a residual stream and a feed-forward block of fixed weights
+            after it (Example 3.2 of the paper with one layer and one head), teacher alike.
+        loss: ½‖·‖² per sample, or cross-entropy, with the largest of a target's entries as its label.
+        l2: λ of a penalty ½ λ ‖q‖² on the products.
+
+    Raises:
+        ValueError: A number is not as above.
+    """
+
+    dim: int = 10
+    tokens: int = 10
+    samples: int = 200
+    targets: Literal["teacher", "noise"] = "teacher"
+    activation: Literal["gelu", "relu"] | None = None
+    loss: Literal["mse", "cross_entropy"] = "mse"
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "tokens", "samples"):
+            check_at_least(name, getattr(self, name), 1)
+        if not 0 <= self.l2 < math.inf:
+            raise ValueError(f"`l2` must be zero or positive; got {self.l2!r}. Pass 0 for no penalty.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheorySpec(Spec):
+    """What the specs of all theory runs share.
+
+    Args:
+        task: What is learned.
+        seed: Of the task and of θ0.
+    """
+
+    task: ToyTask = field(default_factory=ToyTask)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("t_end", "threshold", "noise", "duration", "learning_rate"):
+            value = getattr(self, name, 1.0)
+            if not 0 < value < math.inf:
+                raise ValueError(f"`{name}` must be positive and finite; got {value!r}. Pass a larger one.")
+        for name in ("num_points", "head_dim", "trials", "num_steps", "batch_size"):
+            if getattr(self, name, None) is not None:
+                check_at_least(name, getattr(self, name), 1)
+        if not -math.inf < getattr(self, "log10_alpha", -1.0) < 0:
+            raise ValueError(
+                f"`log10_alpha` must be negative and finite; got {getattr(self, 'log10_alpha', None)!r}. "
+                "Pass -32 for α = 1e-32."
+            )
+
+
+T = TypeVar("T", bound=TheorySpec)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The table of a theory run, in blocks, and how the solver ended."""
+
+    blocks: "list[pa.RecordBatch]"
+    status: "Status"
+
+
+class TheoryKind(Kind[T]):
+    """What theory runs share: the toy is made on the spot, solved on the CPU, and written when it is solved."""
+
+    parts: ClassVar[Mapping[str, Part]] = {"task": Part({"toy": ToyTask})}
+
+    def record(self, spec: T, tick: Tick) -> Recording:
+        """Solve what a spec asks for."""
+        raise NotImplementedError
+
+    def initial_weights(self, spec: T) -> "dict[str, Tensor]":
+        """θ0, before the factor α: what a run's `initial.safetensors` holds."""
+        from rankrise.lab.experiments.kinds._toy_parts import toy_start
+
+        return dict(zip(("u0", "v0"), toy_start(spec.task, spec.seed), strict=True))
+
+    def data_name(self, spec: T) -> str:
+        """The toy's teacher."""
+        return "teacher"
+
+    def execute(
+        self,
+        spec: T,
+        folder: Path,
+        *,
+        config: Mapping[str, Any],
+        root: Path | None,
+        device: str | None,
+        progress: "Progress | None",
+    ) -> Outcome:
+        """Solve on the CPU; a run that was cut off starts over."""
+        from rankrise.lab.experiments.kinds._toy_parts import status_rows
+        from rankrise.theory import Status
+
+        if has_run(folder):
+            run = resume_run(folder, step=-1)
+        else:
+            initial = self.initial_weights(spec)
+            run = create_run(folder, spec={"kind": "theory", "config": dict(config)}, initial=initial)
+        try:
+            recording = self.record(spec, Ticker(progress))
+            for block in (*recording.blocks, status_rows(recording.blocks, recording.status)):
+                run.append(block)
+            run.seal()
+        finally:
+            run.close()
+        usual = (Status.FINISHED, Status.T_END)
+        message = "" if recording.status in usual else recording.status.remedy
+        return Outcome("diverged" if recording.status is Status.DIVERGED else "finished", message)
+
+    def guess_seconds(self, spec: T, *, on_gpu: bool) -> float:
+        """What a gradient flow of the toy takes."""
+        return 1 + 6e-5 * toy_size(spec.task)
+
+
+class Ticker:
+    """Hands the part of a run that is done on to whoever shows progress, a few times a second."""
+
+    def __init__(self, progress: "Progress | None") -> None:
+        self._progress = progress
+        self._begun = self._last = time.monotonic()
+
+    def __call__(self, part: float) -> None:
+        now = time.monotonic()
+        if self._progress is None or now - self._last < _SECONDS:
+            return
+        self._last = now
+        step = round(part * _PARTS)
+        self._progress.update(Report(step, _PARTS, 1, 1, rate=step / (now - self._begun)))
+
+
+def toy_size(task: ToyTask) -> int:
+    """Numbers that the toy's data has."""
+    return task.samples * task.tokens * task.dim
+
+
+def check_at_least(name: str, value: object, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}; got {value!r}. Change it.")

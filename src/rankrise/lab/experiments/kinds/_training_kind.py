@@ -1,0 +1,159 @@
+"""A network trained on a data set, with its ranks tracked from step 0."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankrise.lab.data import DataConfig, find_dataset
+from rankrise.lab.experiments.kinds._kind import Kind, Outcome, Part, Spec
+from rankrise.lab.models import MODELS, ModelConfig
+from rankrise.lab.training import TrainingConfig
+
+if TYPE_CHECKING:
+    from rankrise.lab.data import Dataset
+    from rankrise.lab.training import Progress
+
+_CPU = (1e11, 0.025, 0.5)  # of two cores: FLOP/s, seconds that a step takes besides, seconds to begin
+_GPU = (2e14, 0.002, 30.0)
+_SAMPLES = {  # training samples, by the folder of a data set or by its name
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "digits": 1_437,
+    "tiny-imagenet-20": 2_000,
+    "imagenet": 1_281_167,
+    "wikitext-2": 2_400,
+    "wikitext-103": 114_000,
+}
+
+
+@dataclass(frozen=True)
+class TrainingSpec(Spec):
+    """A network trained on a data set: everything its numbers depend on.
+
+    The seed stands here and nowhere else. The initial weights, the order of the data and whatever the data set draws
+    follow from it.
+
+    Args:
+        data: What the network learns from.
+        model: The network.
+        training: How the network is trained and tracked.
+        seed: Of everything random.
+
+    Raises:
+        ValueError: `data` or `training` brings a seed of its own.
+
+    >>> from rankrise.lab.experiments import spec_hash
+    >>> from rankrise.lab.models import ViTConfig
+    >>> spec = TrainingSpec(DataConfig("digits"), ViTConfig(image_size=8, patch_size=2), TrainingConfig(epochs=3))
+    >>> spec_hash(spec) == spec_hash(replace(spec, seed=1))
+    False
+    """
+
+    data: DataConfig
+    model: ModelConfig
+    training: TrainingConfig
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, part in (("data", self.data), ("training", self.training)):
+            if getattr(part, "seed", 0) != 0:
+                raise ValueError(
+                    f"`{name}.seed` must be left at 0 in a spec; got {part.seed!r}. Set the spec's own `seed`."
+                )
+
+
+class TrainingKind(Kind[TrainingSpec]):
+    """Trained by `rankrise.lab.training.train`, which resumes exactly."""
+
+    name = "training"
+    title = "a network trained on a data set"
+    spec = TrainingSpec
+    parts = {  # noqa: RUF012
+        "data": Part({"data": DataConfig}, omit=("seed",)),
+        "model": Part(MODELS),
+        "training": Part({"training": TrainingConfig}, omit=("seed",)),
+    }
+    can_resume = True
+    is_network = True
+
+    def data_name(self, spec: TrainingSpec) -> str:
+        """The name of the data set."""
+        return spec.data.name
+
+    def data_folder(self, spec: TrainingSpec) -> str:
+        """The folder of the data set where the spec names one, else the name of the data set."""
+        return spec.data.path or spec.data.name
+
+    def missing_data(self, spec: TrainingSpec, root: Path | None) -> str:
+        """Looks only whether files are there; what is wrong inside them is said when they are read."""
+        try:
+            find_dataset(spec.data, root=root)
+        except (FileNotFoundError, ModuleNotFoundError) as error:
+            return str(error)
+        return ""
+
+    def execute(
+        self,
+        spec: TrainingSpec,
+        folder: Path,
+        *,
+        config: Mapping[str, Any],
+        root: Path | None,
+        device: str | None,
+        progress: "Progress | None",
+    ) -> Outcome:
+        """Read the data, build the network and train it."""
+        from rankrise.lab.data import load_dataset
+        from rankrise.lab.models import build_model
+        from rankrise.lab.training import train
+
+        dataset = load_dataset(replace(spec.data, seed=spec.seed), root=root)
+        check_fit(spec.model, dataset)
+        result = train(
+            build_model(spec.model, seed=spec.seed),
+            dataset,
+            replace(spec.training, seed=spec.seed),
+            out=folder,
+            device=device,
+            spec=config,
+            progress=progress,
+        )
+        return Outcome(result.status, result.message, result.signal)
+
+    def guess_seconds(self, spec: TrainingSpec, *, on_gpu: bool) -> float:
+        """Steps times what a step takes: its FLOP at a usual speed, and a share that does not depend on the size."""
+        rate, per_step, start = _GPU if on_gpu else _CPU
+        data, batch_size = spec.data, spec.training.batch_size
+        samples = data.num_train or data.samples or _SAMPLES.get(self.data_folder(spec), 1000)
+        steps = spec.training.epochs * max(1, samples // batch_size)
+        return start + steps * (per_step + batch_size * spec.model.flops(tokens=data.tokens) / rate)
+
+    def with_epochs(self, spec: TrainingSpec, epochs: int) -> TrainingSpec:
+        """The warm-up keeps its length, but takes at most half of the new epochs, or the share it had if that is more.
+
+        >>> from rankrise.lab.experiments import experiments
+        >>> quick = TrainingKind().with_epochs(experiments()["vit-cifar10"].paper, 10)
+        >>> quick.training.epochs, quick.training.warmup_epochs
+        (10, 5.0)
+        """
+        training = spec.training
+        share = max(0.5, training.warmup_epochs / training.epochs)
+        warmup = min(training.warmup_epochs, share * epochs)
+        return replace(spec, training=replace(training, epochs=epochs, warmup_epochs=warmup))
+
+
+def check_fit(model: ModelConfig, dataset: "Dataset") -> None:
+    """Refuse a network that cannot take the data, before anything is written and in the words of the spec.
+
+    Raises:
+        ValueError: The task, the shape of a sample or the number of classes does not fit.
+    """
+    sizes = model.sizes(task=dataset.task, shape=dataset.input_shape, num_classes=dataset.num_classes)
+    for size in sizes:
+        if not size.fits:
+            raise ValueError(
+                f"The model must fit the data; its {size.what} is {size.wanted} and the data's is {size.given}. "
+                "Change `model` or `data` of the spec."
+            )

@@ -1,0 +1,244 @@
+"""Sizes of the networks: frozen values that load no PyTorch, so that experiments can be listed without it.
+
+A configuration also says what it needs of its data (`sizes`), what a sample costs (`flops`), and which module it is the
+configuration of (`module`). Another network joins with a configuration here, a line in `MODELS`, and its module in a
+file of its own.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+
+from rankrise._arguments import as_count
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Activation = Literal["gelu", "relu"]
+
+
+class Size(NamedTuple):
+    """One thing that a network and its data must agree on.
+
+    `what` names it in the words of the spec. `wanted` is the network's value and `given` the data's. With `may_spare`
+    the network takes data that has less, because it then has room to spare.
+    """
+
+    what: str
+    wanted: object
+    given: object
+    may_spare: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether the network can take the data in this respect."""
+        if self.may_spare and isinstance(self.wanted, int) and isinstance(self.given, int):
+            return self.given <= self.wanted
+        return self.given == self.wanted
+
+
+class ModelConfig(Protocol):
+    """What every configuration of a network offers; it is a frozen dataclass of JSON values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def sizes(self, *, task: str, shape: Sequence[int], num_classes: int | None) -> list[Size]:
+        """What must agree with data of this task, of samples of this shape, and of so many classes."""
+
+    def flops(self, *, tokens: int | None = None) -> float:
+        """Floating-point operations of a training step per sample: 6 for each weight and token.
+
+        Args:
+            tokens: Tokens of a sample, for a network that takes any number of them.
+        """
+
+    def module(self) -> "nn.Module":
+        """The network itself, with weights drawn from PyTorch's global random state."""
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """Sizes of a `ViT`; the defaults are the paper's network for CIFAR, 15.8 million weights.
+
+    Args:
+        image_size: Pixels on a side.
+        patch_size: Pixels on a side of a patch; divides `image_size`.
+        num_channels: C.
+        num_classes: Outputs.
+        num_layers: Blocks.
+        num_heads: H.
+        head_dim: r; H r need not be the width.
+        width: d, of a token.
+        mlp_width: Of the hidden layer of a block.
+        activation: "gelu" or "relu".
+        init_scale: Factor on the initial weights and biases of attention, MLP and classifier. Norms, patch embedding,
+            class token and positions keep theirs.
+
+    >>> ViTConfig(num_classes=100).num_tokens
+    65
+    """
+
+    image_size: int = 32
+    patch_size: int = 4
+    num_channels: int = 3
+    num_classes: int = 10
+    num_layers: int = 6
+    num_heads: int = 8
+    head_dim: int = 128
+    width: int = 512
+    mlp_width: int = 512
+    activation: Activation = "gelu"
+    init_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "activation", "init_scale")
+        _check_activation(self.activation)
+        _check_scale(self.init_scale)
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"`patch_size` must divide `image_size`; got {self.patch_size} and {self.image_size}. "
+                "Crop or resize the images, or choose another patch."
+            )
+
+    @property
+    def num_tokens(self) -> int:
+        """T: the patches and the class token."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+    def sizes(self, *, task: str, shape: Sequence[int], num_classes: int | None) -> list[Size]:
+        """Images of this size, and at most this many classes."""
+        image = (self.num_channels, self.image_size, self.image_size)
+        return [
+            Size("task", "classify", task),
+            Size("image", image, tuple(shape)),
+            Size("num_classes", self.num_classes, num_classes, may_spare=True),
+        ]
+
+    def flops(self, *, tokens: int | None = None) -> float:
+        """Of the blocks; the number of tokens follows from the image."""
+        return 6.0 * _block_weights(self) * self.num_tokens
+
+    def module(self) -> "nn.Module":
+        """A `ViT`."""
+        from rankrise.lab.models._vit import ViT
+
+        return ViT(self)
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Sizes of a `GPT`; the defaults are GPT-2 small, 124 million weights.
+
+    Args:
+        vocab_size: V.
+        context: The most tokens of a sequence.
+        num_layers: Blocks.
+        num_heads: H.
+        head_dim: r; H r need not be the width.
+        width: d, of a token.
+        mlp_width: Of the hidden layer of a block.
+        activation: "gelu" (by tanh, as GPT-2 has it) or "relu".
+        init_scale: Factor on the initial weights and biases of attention and MLP. Norms, positions and the token
+            embedding, which is the output layer too, keep theirs.
+
+    >>> GPTConfig(num_layers=6, num_heads=6, width=384, mlp_width=1536).head_dim
+    64
+    """
+
+    vocab_size: int = 50257
+    context: int = 1024
+    num_layers: int = 12
+    num_heads: int = 12
+    head_dim: int = 64
+    width: int = 768
+    mlp_width: int = 3072
+    activation: Activation = "gelu"
+    init_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "activation", "init_scale")
+        _check_activation(self.activation)
+        _check_scale(self.init_scale)
+
+    def sizes(self, *, task: str, shape: Sequence[int], num_classes: int | None) -> list[Size]:
+        """Sequences and a vocabulary of at most these sizes."""
+        return [
+            Size("task", "next_token", task),
+            Size("context", self.context, shape[-1], may_spare=True),
+            Size("vocab_size", self.vocab_size, num_classes, may_spare=True),
+        ]
+
+    def flops(self, *, tokens: int | None = None) -> float:
+        """Of the blocks and the output layer, at full context."""
+        return 6.0 * (_block_weights(self) + self.vocab_size * self.width) * self.context
+
+    def module(self) -> "nn.Module":
+        """A `GPT`."""
+        from rankrise.lab.models._gpt import GPT
+
+        return GPT(self)
+
+
+@dataclass(frozen=True)
+class ToyHeadConfig:
+    """Sizes of a `ToyHead`.
+
+    Args:
+        dim: d.
+        head_dim: r.
+        init_scale: α: initial weights are standard normal times this, divided by √d.
+    """
+
+    dim: int = 10
+    head_dim: int = 10
+    init_scale: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_counts(self, "init_scale")
+        _check_scale(self.init_scale)
+
+    def sizes(self, *, task: str, shape: Sequence[int], num_classes: int | None) -> list[Size]:
+        """Tokens of this dimension."""
+        return [Size("task", "regress", task), Size("dim", self.dim, shape[-1])]
+
+    def flops(self, *, tokens: int | None = None) -> float:
+        """Of the four matrices; 10 tokens unless given."""
+        return 24.0 * self.dim**2 * (tokens or 10)
+
+    def module(self) -> "nn.Module":
+        """A `ToyHead`."""
+        from rankrise.lab.models._toy_head import ToyHead
+
+        return ToyHead(self)
+
+
+def _block_weights(config: "ViTConfig | GPTConfig") -> int:
+    """Weights of attention and MLP of all blocks."""
+    attention, mlp = 4 * config.num_heads * config.head_dim, 2 * config.mlp_width
+    return config.num_layers * config.width * (attention + mlp)
+
+
+def _check_counts(config: Any, *others: str) -> None:
+    """Refuse a field that is no positive integer, those named `others` excepted."""
+    for name, value in vars(config).items():
+        if name not in others:
+            object.__setattr__(config, name, as_count(value, name, least=1))
+
+
+def _check_activation(name: str) -> None:
+    """Refuse an unknown activation."""
+    if name not in ("gelu", "relu"):
+        raise ValueError(f"`activation` must be 'gelu' or 'relu'; got {name!r}.")
+
+
+def _check_scale(scale: float) -> None:
+    """Refuse a scale that is not a positive number."""
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise ValueError(f"`init_scale` must be a positive number; got {scale!r}. 1 leaves the weights as they are.")
+
+
+VIT_B16 = ViTConfig(
+    image_size=224, patch_size=16, num_classes=1000, num_layers=12, num_heads=12, head_dim=64, width=768, mlp_width=3072
+)  # the paper's network for ImageNet
+MODELS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "gpt": GPTConfig, "toy_head": ToyHeadConfig}

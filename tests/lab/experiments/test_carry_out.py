@@ -1,0 +1,186 @@
+"""Carrying a plan out: order, fates, and what a watcher is told."""
+
+import errno
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from rankrise.lab.experiments import _carry_out as module
+from rankrise.lab.experiments import carry_out, estimate_seconds, plan_run, run_experiment
+from rankrise.lab.experiments._execute import RunReport, RunSummary
+from rankrise.store import RunBusyError, load_run, verify_run
+
+
+class Watch:
+    def __init__(self):
+        self.begun, self.ended, self.awaited = [], [], []
+
+    def begin(self, run, number, total, estimate, after):
+        self.begun.append((run.name, number, total, estimate > 0, after >= 0))
+
+    def update(self, report):
+        pass
+
+    def wait(self, run):
+        self.awaited.append(run.name)
+
+    def end(self, attempt, after):
+        self.ended.append((attempt.run.name, attempt.fate))
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def plans(tmp_path):
+    names = ("vit-cifar10", "vit-cifar100", "gpt2-wikitext2")
+    return [plan_run(name, scale="smoke", out=tmp_path) for name in names]
+
+
+def fake(monkeypatch, fates):
+    """`execute_run` that does what it is told, by name."""
+
+    def execute(plan, *, device, progress):
+        fate = fates.get(plan.name, "finished")
+        if isinstance(fate, Exception):
+            raise fate
+        signal = 15 if fate == "stopped" else None
+        return RunReport(plan.name, plan.hash, plan.folder, plan.spec, fate, RunSummary(0, {}, {}), "why", signal)
+
+    monkeypatch.setattr(module, "execute_run", execute)
+
+
+def test_what_fails_does_not_stop_the_others(tmp_path, plans, monkeypatch):
+    fake(monkeypatch, {"vit-cifar10": ValueError("the moon\nis full"), "vit-cifar100": "diverged"})
+    watch = Watch()
+    attempts = carry_out(plans, out=tmp_path, device="cpu", watch=watch)
+    assert [attempt.fate for attempt in attempts] == ["failed", "diverged", "finished"]
+    assert attempts[0].message == "the moon is full"
+    assert watch.begun == [(plan.name, n, 3, True, True) for n, plan in enumerate(plans, 1)]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_stops_the_rest(tmp_path, plans, monkeypatch, code):
+    error = RuntimeError("could not save")
+    error.__cause__ = OSError(code, "no room")
+    fake(monkeypatch, {"vit-cifar100": error})
+    watch = Watch()
+    attempts = carry_out(plans, out=tmp_path, device="cpu", watch=watch)
+    assert [(attempt.fate, attempt.message) for attempt in attempts] == [
+        ("finished", "why"),
+        ("full", "could not save"),
+    ]
+    assert [name for name, *_ in watch.begun] == ["vit-cifar10", "vit-cifar100"]
+
+
+def test_another_error_of_the_disk_does_not_stop_the_rest(tmp_path, plans, monkeypatch):
+    fake(monkeypatch, {"vit-cifar100": OSError(errno.EACCES, "no entry")})
+    fates = [attempt.fate for attempt in carry_out(plans, out=tmp_path, device="cpu")]
+    assert fates == ["finished", "failed", "finished"]
+
+
+def test_a_signal_stops_the_rest(tmp_path, plans, monkeypatch):
+    fake(monkeypatch, {"vit-cifar100": "stopped"})
+    attempts = carry_out(plans, out=tmp_path, device="cpu")
+    assert [attempt.fate for attempt in attempts] == ["finished", "stopped"]
+    assert attempts[-1].signal == 15
+
+
+def test_done_and_missing_are_not_tried(tmp_path, plans, monkeypatch):
+    fake(monkeypatch, {name: AssertionError() for name in ("vit-cifar10", "vit-cifar100")})
+    done, missing = replace(plans[0], state="done"), replace(plans[1], problem="No data.")
+    watch = Watch()
+    attempts = carry_out([done, missing, plans[2]], out=tmp_path, device="cpu", watch=watch)
+    assert [attempt.fate for attempt in attempts] == ["skipped", "missing", "finished"]
+    assert attempts[1].message == "No data."
+    assert watch.begun == [("gpt2-wikitext2", 1, 1, True, True)]
+
+
+def test_only_whole_runs_teach_durations(tmp_path, plans, monkeypatch):
+    fake(monkeypatch, {})
+    before = estimate_seconds(plans, out=tmp_path, device="cpu")
+    monkeypatch.setattr(module, "look_again", lambda run: run)
+    carry_out([replace(plans[0], state="unfinished")], out=tmp_path, device="cpu")
+    assert estimate_seconds(plans, out=tmp_path, device="cpu") == before
+    carry_out(plans, out=tmp_path, device="cpu")
+    assert estimate_seconds(plans, out=tmp_path, device="cpu") < before
+
+
+def test_what_another_process_writes_is_left_for_the_end(tmp_path, plans, monkeypatch):
+    order = []
+
+    def execute(plan, *, device, progress):
+        order.append(plan.name)
+        if plan.name == "vit-cifar10" and len(order) == 1:
+            raise RunBusyError("another writes it")
+        return RunReport(plan.name, plan.hash, plan.folder, plan.spec, "finished", RunSummary(0, {}, {}))
+
+    monkeypatch.setattr(module, "execute_run", execute)
+    attempts = carry_out(plans, out=tmp_path, device="cpu")
+    assert order == ["vit-cifar10", "vit-cifar100", "gpt2-wikitext2", "vit-cifar10"]
+    assert [(attempt.run.name, attempt.fate) for attempt in attempts] == [(plan.name, "finished") for plan in plans]
+
+
+def test_who_ends_first_waits_for_the_other(tmp_path, plans, monkeypatch):
+    """Until the other has finished its run; that it waits is said once."""
+    fake(monkeypatch, {"vit-cifar100": RunBusyError("another writes it")})
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        if len(naps) == 3:
+            other = run_experiment("vit-cifar100", scale="smoke", out=tmp_path, device="cpu")
+            assert other.status == "finished"
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    watch = Watch()
+    attempts = carry_out(plans, out=tmp_path, device="cpu", watch=watch)
+    assert [attempt.fate for attempt in attempts] == ["finished", "skipped", "finished"]
+    assert len(naps) == 3
+    assert watch.awaited == ["vit-cifar100"]
+
+
+def test_what_another_process_gives_up_is_taken_over(tmp_path, plans, monkeypatch):
+    fates = {"vit-cifar100": RunBusyError("another writes it")}
+    fake(monkeypatch, fates)
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: fates.clear())
+    attempts = carry_out(plans, out=tmp_path, device="cpu")
+    assert [attempt.fate for attempt in attempts] == ["finished"] * 3
+
+
+def test_the_rest_does_not_count_what_another_process_has_done(tmp_path, plans, monkeypatch):
+    """Neither in the number of the run nor in the time that is left."""
+    fake(monkeypatch, {})
+    for name in ("vit-cifar100", "gpt2-wikitext2"):
+        run_experiment(name, scale="smoke", out=tmp_path, device="cpu")
+    said = []
+    watch = Watch()
+    watch.begin = lambda run, number, total, estimate, after: said.append((run.name, number, total, after))
+    carry_out(plans, out=tmp_path, device="cpu", watch=watch)
+    assert said == [("vit-cifar10", 3, 3, 0)]
+
+
+def test_two_processes_share_a_plan(tmp_path):
+    """Both carry the same plan out at the same time: none fails, and every run is as one process makes it."""
+    code = (
+        "import sys, pathlib\n"
+        "from rankrise.lab.experiments import carry_out, plan_run\n"
+        "out = pathlib.Path(sys.argv[1])\n"
+        "names = ('toy-stages', 'vit-cifar10')\n"
+        "plans = [plan_run(name, scale='smoke', out=out) for name in names]\n"
+        "print(*(attempt.fate for attempt in carry_out(plans, out=out, device='cpu')))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    fates = [worker.communicate(timeout=300)[0].split() for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    for pair in zip(*fates, strict=True):
+        assert "finished" in pair
+        assert set(pair) <= {"finished", "skipped"}
+    for name in ("toy-stages", "vit-cifar10"):
+        alone = run_experiment(name, scale="smoke", out=tmp_path / "alone", device="cpu").folder
+        shared = tmp_path / name / alone.name
+        verify_run(shared)
+        assert load_run(shared).equals(load_run(alone))
