@@ -143,7 +143,7 @@ class StreamedImages(Dataset):
             prefetch_factor=4 if self._workers else None,
             collate_fn=_unchanged,
             pin_memory=on_gpu,
-            generator=torch.Generator(),  # the loader draws its workers' seed from here, and not from the global generator
+            generator=torch.Generator(),  # the workers' seed does not come from the global one
         )
         for index, images in zip(rows, loader, strict=True):
             if isinstance(images, str):
@@ -186,8 +186,8 @@ def image_folder(config: DataConfig, root: Path | str | None, *, workers: int | 
 
     Raises:
         FileNotFoundError: If a folder is missing.
-        ValueError: If the classes of the splits differ, a class is empty, a link leads out of the folder, or an image is
-            broken.
+        ValueError: If the classes of the splits differ, a class is empty, a link leads out of the folder, or an image
+            is broken.
     """
     folder = find_splits(config, root)
     size = config.image_size or _SIZE
