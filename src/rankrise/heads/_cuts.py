@@ -20,7 +20,7 @@ from rankrise.heads._views import WeightView
 
 @dataclass(frozen=True)
 class HeadCounts:
-    """What was stated about the heads of a layer; shapes have the last word."""
+    """What was stated about the heads of a layer; it is checked against the shapes."""
 
     num_heads: int
     num_kv_heads: int | None = None
@@ -28,10 +28,10 @@ class HeadCounts:
 
 
 def stated_counts(witnesses: Iterable[Any], name: str) -> HeadCounts:
-    """What the nearest witness that knows a number of heads states.
+    """Return what the nearest witness that knows a number of heads states.
 
     Raises:
-        ValueError: None knows; says which names it looked for.
+        ValueError: If no witness knows it; the message lists the names that were looked for.
     """
     head_dim = num_kv_heads = None
     for witness in witnesses:
@@ -53,7 +53,7 @@ def _integer(witness: Any, keys: Iterable[str]) -> int | None:
 def cut_into_heads(
     inventory: Inventory, layout: Layout, names: Mapping[str, str], counts: HeadCounts
 ) -> dict[str, WeightView]:
-    """The four recipes of a layer.
+    """Return the four recipes of a layer.
 
     Args:
         inventory: What the source holds.
@@ -62,7 +62,7 @@ def cut_into_heads(
         counts: What was stated about the heads.
 
     Raises:
-        ValueError: Shapes that do not fit each other or what was stated.
+        ValueError: If shapes do not fit each other or what was stated.
     """
     found = {role: inventory.tensors[names[role]] for role in "qkvo"}
     for weight in found.values():

@@ -17,13 +17,13 @@ _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def ancestors(path: str) -> tuple[str, ...]:
-    """The paths above `path`, nearest first, the root "" last; none for the root."""
+    """Return the paths above `path`, nearest first and the root "" last; the root itself has none."""
     parts = path.split(".") if path else []
     return tuple(".".join(parts[:n]) for n in reversed(range(len(parts))))
 
 
 def common_path(names: Iterable[str]) -> str:
-    """The longest dotted path that all `names` lie below."""
+    """Return the longest dotted path that all `names` lie below."""
     above = [set(ancestors(name)) for name in names]
     return max(set.intersection(*above), key=len)
 
@@ -45,13 +45,13 @@ def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], ...]:
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """From each name to the one without wrappers, under which a weight is known whatever it is wrapped in.
+    """Return the name without wrappers of each name, under which a weight is known whatever wraps it.
 
     Args:
-        names: All of a model's, as `module` is DDP's only where every name begins with it.
+        names: All names of a model, because `module` is DDP's only if every name begins with it.
 
     Raises:
-        ValueError: Two names that become equal.
+        ValueError: If two names become equal.
 
     >>> canonical_names(["module.h.0._orig_mod.attn.weight", "module.head.weight"])
     {'module.h.0._orig_mod.attn.weight': 'h.0.attn.weight', 'module.head.weight': 'head.weight'}
@@ -70,7 +70,7 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def equal_names(one: str, other: str, plain: str) -> ValueError:
-    """What to say of two names that differ only by wrappers."""
+    """Return the error about two names that differ only by wrappers."""
     return ValueError(
         f"Names must differ after wrappers are stripped; {one!r} and {other!r} are both {plain!r}. "
         "Pass the inner module."
@@ -78,7 +78,7 @@ def equal_names(one: str, other: str, plain: str) -> ValueError:
 
 
 class Stripper:
-    """From a name in the source to the name without wrappers, keeping account of what was taken off."""
+    """A function from a name in the source to the name without wrappers, which remembers what it took off."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -97,7 +97,7 @@ class Stripper:
         return ".".join(kept)
 
     def notes(self) -> tuple[str, ...]:
-        """What was taken off so far."""
+        """Return notes on what was taken off so far."""
         prefixes = tuple(f"stripped the prefix {prefix!r}" for prefix in self.stripped)
         return (*prefixes, "PEFT adapters are added to the weights they adapt") if self.peft else prefixes
 
@@ -192,7 +192,7 @@ _Pairs = dict[str, dict[str, dict[str, Found]]]  # module -> adapter -> "lora_A"
 def _sort_out(
     named: Mapping[str, Tensor], strip: Stripper
 ) -> tuple[dict[str, Found], _Pairs, dict[str, tuple[str, ...]]]:
-    """Weights, LoRA pairs, and what else PEFT has put beside a base layer."""
+    """Return the weights, the LoRA pairs, and other parameters that PEFT has put beside a base layer."""
     tensors: dict[str, Found] = {}
     pairs: _Pairs = {}
     extras: dict[str, tuple[str, ...]] = {}

@@ -30,10 +30,10 @@ from rankrise.heads._views import LowRankUpdate, NormGain
 
 
 def updates_on(inventory: Inventory, layout: Layout, weight: str, *, transposed: bool) -> tuple[LowRankUpdate, ...]:
-    """The updates in effect on a weight.
+    """Return the low-rank updates that are in effect on a weight.
 
     Raises:
-        ValueError: Adapters of another kind than LoRA, or a scale that cannot be known.
+        ValueError: If an adapter is of another kind than LoRA, or its scale cannot be known.
     """
     path = ancestors(weight)[0]
     if path in inventory.extras:
@@ -79,7 +79,7 @@ def _scales_of_file(inventory: Inventory, path: str) -> dict[str, float]:
 
 
 def norm_before(inventory: Inventory, layout: Layout, names: Mapping[str, str], path: str) -> str | None:
-    """Name of the gain of the norm before the attention at `path`; None where none is certain."""
+    """Return the name of the gain of the norm before the attention at `path`; None if that is not certain."""
     if "norm" in names:
         return names["norm"]
     if layout.norm is not None:
@@ -93,10 +93,10 @@ def norm_before(inventory: Inventory, layout: Layout, names: Mapping[str, str], 
 
 
 def fold(inventory: Inventory, layout: Layout, gain: str | None, path: str) -> NormGain:
-    """The recipe that folds the norm with this gain into the weights that read it.
+    """Return the recipe that folds the norm with this gain into the weights that read it.
 
     Raises:
-        ValueError: There is no such norm, or its kind is not known.
+        ValueError: If there is no such norm, or its kind is not known.
     """
     if gain is None:
         raise ValueError(
@@ -116,7 +116,7 @@ def fold(inventory: Inventory, layout: Layout, gain: str | None, path: str) -> N
 
 
 def _comes_first(inventory: Inventory, layout: Layout, path: str, block: str, norm: str) -> bool:
-    """False for a block that is post-norm, and for one in a state dict where nobody can tell."""
+    """Return False for a post-norm block, and for a block of a state dict that does not tell."""
     for witness in (*inventory.modules.get(block, ()), inventory.config):
         for key in ("norm_first", "normalize_before"):
             if witness is not None and (stated := lookup(witness, key)) is not None:

@@ -22,12 +22,12 @@ from rankrise.heads._views import WeightView
 
 
 def looks_like_attention(name: str) -> bool:
-    """Whether a name has a part that usually belongs to attention."""
+    """Return whether a name has a part that usually belongs to attention."""
     return bool(ATTENTION_NAME.search(name))
 
 
 def has_cosine_scores(inventory: Inventory, path: str) -> bool:
-    """Whether the attention at `path` learns the scale of its scores, which are then cosines (Swin V2)."""
+    """Return whether the attention at `path` learns the scale of its scores, which are then cosines (Swin V2)."""
     return any(COSINE_SCALE.search(name) for name in _below(inventory, path))
 
 
@@ -39,7 +39,7 @@ def layer_notes(
     views: Mapping[str, WeightView],
     gain: str | None,
 ) -> tuple[str, ...]:
-    """In which way `K Qᵀ` and `V Oᵀ` are not all of this layer."""
+    """Return notes on what `K Qᵀ` and `V Oᵀ` leave out of this layer."""
     notes = []
     below = _below(inventory, path)
     if _is_rotary(inventory, path):
@@ -61,7 +61,7 @@ def layer_notes(
 
 
 def leftover_note(inventory: Inventory, read: Iterable[str]) -> tuple[str, ...]:
-    """A note that names weights which look like attention and were not read."""
+    """Return a note that names weights which look like attention and were not read."""
     read = set(read)
     left = [
         name
@@ -74,7 +74,7 @@ def leftover_note(inventory: Inventory, read: Iterable[str]) -> tuple[str, ...]:
 
 
 def shared_note(inventory: Inventory, read: Iterable[str]) -> tuple[str, ...]:
-    """A note that names a weight which is read under several names."""
+    """Return a note that names a weight which is read under several names."""
     first: dict[str, str] = {}
     again = []
     for name in dict.fromkeys(read):
@@ -133,7 +133,7 @@ def refuse_experts(inventory: Inventory) -> None:
 
 
 def refuse_other_orders(inventory: Inventory, path: str) -> None:
-    """Refuse a model whose names are in the table and whose order of rows, or use of them, is another."""
+    """Refuse a model whose names are in the table but whose rows have another order or another use."""
     for name in inventory.tensors:
         if DIFFERENTIAL_NAME.search(name) and ancestors(name)[0] in (path, *ancestors(path)):
             raise ValueError(
@@ -149,7 +149,7 @@ def refuse_other_orders(inventory: Inventory, path: str) -> None:
 
 
 def not_understood(inventory: Inventory) -> ValueError:
-    """What was found, what is understood, what to do."""
+    """Return the error that says what was found, what is understood, and what to do."""
     matrices = [name for name, found in inventory.tensors.items() if len(found.shape) > 1]
     shown = [name for name in matrices if looks_like_attention(name)] or matrices
     some = ", ".join(map(repr, shown[:4])) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")

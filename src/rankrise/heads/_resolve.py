@@ -1,4 +1,4 @@
-"""The verb: from a module or a state dict to its attention layers."""
+"""`resolve`: from a module or a state dict to its attention layers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -49,8 +49,8 @@ def resolve(
         The layers in the natural order of their names.
 
     Raises:
-        ValueError: Nothing that is understood; quantised or mixture-of-experts attention; shapes that do not fit; no
-            number of heads.
+        ValueError: If nothing is understood, attention is quantised or a mixture of experts, shapes do not fit, or the
+            number of heads is not known.
 
     >>> from torch import nn
     >>> model = nn.Module()
@@ -92,7 +92,7 @@ _Match = tuple[str, Layout, dict[str, str]]
 
 
 def _match(inventory: Inventory, layouts: Sequence[Layout]) -> list[_Match]:
-    """The first layout that has all four weights of a layer gets them."""
+    """Return the matches; the first layout that has all four weights of a layer gets them."""
     matched: list[_Match] = []
     claimed: set[str] = set()
     for layout in layouts:

@@ -103,7 +103,7 @@ class WeightView:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Names of all tensors that `read` asks for."""
+        """The names of all tensors that `read` asks for."""
         adapters = tuple(name for update in self.adapters for name in (update.a, update.b))
         return (self.parameter, *adapters, *((self.norm.parameter,) if self.norm else ()))
 
@@ -114,7 +114,7 @@ class WeightView:
             tensor: The whole weight, on any device, meta included.
 
         Raises:
-            ValueError: The shape is not the one that was resolved.
+            ValueError: If the shape is not the one that was resolved.
         """
         return self._for_query_heads(self._cut(tensor))
 
@@ -155,7 +155,7 @@ class WeightView:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """The tensor in float64, on the CPU if its device has none."""
+    """Return the tensor in float64, on the CPU if its device has no float64."""
     tensor = tensor.detach()
     return tensor.to("cpu" if tensor.device.type == "mps" else tensor.device, torch.float64)
 
@@ -210,7 +210,7 @@ class AttentionLayer:
             get: From a parameter's name to its whole tensor: `module.get_parameter`, or `state_dict.__getitem__`.
 
         Raises:
-            ValueError: Unknown circuit, or a tensor of another shape than was resolved.
+            ValueError: If the circuit is unknown, or a tensor has another shape than was resolved.
         """
         if circuit not in CIRCUITS:
             raise ValueError(f"`circuit` must be one of {', '.join(CIRCUITS)}; got {circuit!r}.")
@@ -262,5 +262,5 @@ class HeadMap:
 
 
 def getter(source: nn.Module | Mapping[str, Tensor]) -> Get:
-    """From a parameter's name to its tensor, live."""
+    """Return the function from a parameter's name to its live tensor."""
     return source.get_parameter if isinstance(source, nn.Module) else source.__getitem__

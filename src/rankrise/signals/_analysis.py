@@ -16,10 +16,10 @@ FEWEST = 20
 
 
 def check_curve(steps: ArrayLike, values: ArrayLike, *, name: str, ndim: int) -> tuple[Array, Array]:
-    """`steps` (n,) and `values` (n,) or (n, k) in float64.
+    """Return `steps` (n,) and `values` (n,) or (n, k) in float64.
 
     Raises:
-        ValueError: Naming the argument, the rule and what was got.
+        ValueError: If they are no curve; the message names the argument, the rule and what was got.
     """
     t, y = _real("steps", steps), _real(name, values)
     if t.ndim != 1:
@@ -49,7 +49,7 @@ def _real(name: str, values: ArrayLike) -> Array:
 
 
 def check_fraction(name: str, value: float) -> None:
-    """Refuse what is not between 0 and 1."""
+    """Refuse a value that is not between 0 and 1."""
     if not 0 <= value <= 1:
         raise ValueError(f"`{name}` must be in [0, 1]; got {value}.")
 
@@ -83,7 +83,7 @@ class Analysis:
 
 
 def analyse(t: Array, y: Array, *, resolution: float, closed: bool) -> Analysis | None:
-    """Drops of a curve; None for a constant one.
+    """Return the drops of a curve; None for a constant curve.
 
     Args:
         t: Times, increasing (n,).
@@ -106,7 +106,7 @@ def analyse(t: Array, y: Array, *, resolution: float, closed: bool) -> Analysis 
         right = min(drop.right, drops[k + 1].start if k + 1 < len(drops) else 1.0)
         around = (x >= left - _ROUNDING) & (x <= right + _ROUNDING)
         if not closed and 1 - drop.end < drop.end - drop.start:
-            around[:] = False  # the run ends in it: no plateau to fit
+            around[:] = False  # the run ends within the drop, so there is no plateau to fit
         shape = fit_shape(x[around], v[around], start=drop.start, end=drop.end, size=drop.size)
         if _gains(drop, knots, levels):
             findings.append(
@@ -126,14 +126,14 @@ def analyse(t: Array, y: Array, *, resolution: float, closed: bool) -> Analysis 
 
 
 def _gains(drop: Drop, knots: Array, levels: Array) -> bool:
-    """Whether the curve ends up below all it had reached before: the way down from a spike does not count."""
+    """Return whether the curve ends below every earlier level; the way down from a spike does not count."""
     before = float(levels[knots <= drop.start + _ROUNDING].min(initial=np.inf))
     after = float(np.interp(drop.end, knots, levels))
     return before - after >= 0.5 * drop.size
 
 
 def _thin(t: Array, y: Array) -> tuple[Array, Array]:
-    """Means over blocks of neighbouring samples, where there are more than the fit can take."""
+    """Return means over blocks of neighbouring samples if there are more samples than the fit can take."""
     if len(t) <= _MOST_SAMPLES:
         return t, y
     edges = np.linspace(0, len(t), _MOST_SAMPLES + 1).astype(np.int64)[:-1]

@@ -69,7 +69,7 @@ def pieces(t: Array, fit: Array, ranges: list[tuple[int, int]], long_run: float)
 
 
 def find_drops(t: Array, knots: Array, levels: Array, *, long_run: float, closed: bool) -> list[Drop]:
-    """Disjoint drops between knots, in order of time.
+    """Return disjoint drops between knots, in order of time.
 
     Args:
         t: Times of the samples (n,).
@@ -113,7 +113,7 @@ def find_drops(t: Array, knots: Array, levels: Array, *, long_run: float, closed
 
 
 def _select(drops: list[Drop]) -> list[Drop]:
-    """The disjoint drops of largest total worth, in order of time (weighted interval scheduling).
+    """Return the disjoint drops of largest total worth, in order of time (weighted interval scheduling).
 
     Worth is the log of the contrast over the smallest allowed, capped: two clear drops beat the one that spans both,
     and one clear drop beats a part of it with a doubtful remainder.
@@ -179,12 +179,12 @@ class Shape:
 
     @property
     def end(self) -> float:
-        """Where nine tenths are."""
+        """Where nine tenths of the drop are done."""
         return self.midpoint + _TENTH * self.scale
 
 
 def fit_shape(t: Array, y: Array, *, start: float, end: float, size: float) -> Shape:
-    """The best logistic for a drop found in [start, end]; t (n,) and y (n,) hold the samples around it."""
+    """Return the best logistic for a drop found in [start, end]; t (n,) and y (n,) hold the samples around it."""
     width = end - start
     best = Shape((start + end) / 2, width / (2 * _TENTH), size)
     if len(t) < _FEWEST_AROUND:
@@ -203,7 +203,7 @@ def fit_shape(t: Array, y: Array, *, start: float, end: float, size: float) -> S
 
 
 def _evaluate(t: Array, y: Array, m: Array, s: Array) -> tuple[Array, Array, Array, Array]:
-    """RSS and size for every pair of midpoint and scale, with the pairs."""
+    """Return the RSS and the size for every pair of midpoint and scale, and the pairs."""
     grid_m, grid_s = (g.ravel() for g in np.meshgrid(m, s, indexing="ij"))
     unit = t[-1] - t[0]
     x = (t - grid_m[:, None]) / unit  # (pairs, n)
@@ -217,8 +217,8 @@ def _evaluate(t: Array, y: Array, m: Array, s: Array) -> tuple[Array, Array, Arr
     return (residual**2).sum(1), coefficients[:, 0] - coefficients[:, 2], grid_m, grid_s
 
 
-_LARGEST = 40.0  # beyond this, z and the contrast say no more
-_INTERCEPT = -4.0  # fitted −3.55; lowered so that doubt stays on the side of none
+_LARGEST = 40.0  # a larger z or contrast is no further evidence
+_INTERCEPT = -4.0  # the fit gave −3.55; a lower value reports a doubtful drop less often
 _OF_Z = 1.45
 _OF_CONTRAST = 1.3
 _OF_MISMATCH = -1.94
@@ -232,7 +232,7 @@ def evidence(drop: Drop, shape: Shape) -> tuple[float, float, float]:
 
 
 def confidence(drop: Drop, shape: Shape) -> float:
-    """Probability that the drop is a stage and its midpoint right, in [0, 1]."""
+    """Return the probability that the drop is a stage and that its midpoint is right."""
     z, contrast, mismatch = evidence(drop, shape)
     logit = _INTERCEPT + _OF_Z * z + _OF_CONTRAST * contrast + _OF_MISMATCH * mismatch
     return 1 / (1 + math.exp(-logit))

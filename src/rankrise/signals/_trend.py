@@ -28,7 +28,7 @@ _SHORTEST = 3  # samples in a segment; one line through two of them says nothing
 
 
 def segment(t: Array, y: Array, penalty: float) -> tuple[Array, list[tuple[int, int]]]:
-    """Fit of y (n,) by lines over t, and the segments as half-open index ranges."""
+    """Return the fit of y (n,) by lines over t, and the segments as half-open index ranges."""
     n = len(t)
     ones = np.ones(n)
     sums = np.zeros((6, n + 1))
@@ -84,12 +84,12 @@ class Noise:
 
 
 def best_fit(t: Array, y: Array, resolution: float) -> tuple[Noise, Array, list[tuple[int, int]]]:
-    """Noise, fit and segments.
+    """Return the noise, the fit and its segments.
 
     Args:
         t: Times (n,), scaled to [0, 1].
         y: Values (n,), scaled to [0, 1].
-        resolution: Smallest noise assumed: what is finer is not told apart.
+        resolution: Smallest noise assumed; finer differences are not resolved.
     """
     n = len(t)
     jitter = _spread(np.diff(y))

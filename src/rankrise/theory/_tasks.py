@@ -138,7 +138,7 @@ def teacher_task(*, samples: int = 1000, tokens: int = 10, dim: int = 50, seed: 
         samples: Number N of sequences.
         tokens: Tokens n per sequence.
         dim: Dimension d of a token; the student has 2d weights.
-        seed: Of the generator.
+        seed: Seed of the generator.
 
     >>> x, y, q = teacher_task(samples=5, tokens=3, dim=4)
     >>> x.shape == y.shape == (5, 3, 4), q.shape

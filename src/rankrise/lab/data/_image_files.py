@@ -143,7 +143,7 @@ class StreamedImages(Dataset):
             prefetch_factor=4 if self._workers else None,
             collate_fn=_unchanged,
             pin_memory=on_gpu,
-            generator=torch.Generator(),  # the loader draws its workers' seed from this one
+            generator=torch.Generator(),  # the workers' seed does not come from the global one
         )
         for index, images in zip(rows, loader, strict=True):
             if isinstance(images, str):

@@ -140,8 +140,8 @@ def load_dataset(
         memory: Bytes that a folder's decoded images may take before they are streamed. The number changes no batch.
 
     Raises:
-        FileNotFoundError: If the data set is not there; the message says where it was looked for, what the layout is
-            and how to get it.
+        FileNotFoundError: If the data set is not there; the message says where it was looked for, what the layout
+            is and how to get it.
         ValueError: If a file is not what it should be; the message names the file.
 
     >>> dataset = load_dataset(DataConfig("synthetic_images", num_train=64))

@@ -27,9 +27,9 @@ from rankrise.theory.diagonal._coordinates import (
     orient,
     to_tensor,
 )
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import products_at
-from rankrise.theory.diagonal._networks import DiagonalNetwork
-from rankrise.theory.diagonal._stages import Certificate, Stages, minimum_constant, winner_gap
+from rankrise.theory.diagonal._stage_records import Certificate, Stages, minimum_constant, winner_gap
 from rankrise.theory.diagonal._transition import (
     GRADIENT_FLOOR,
     Transition,

@@ -15,9 +15,9 @@ from torch import Tensor
 from rankrise.theory._tasks import ArrayLike
 from rankrise.theory.diagonal._algorithm import incremental_stages
 from rankrise.theory.diagonal._coordinates import log_inverse_alpha
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._flow import activation_times, solve_flow
-from rankrise.theory.diagonal._networks import DiagonalNetwork
-from rankrise.theory.diagonal._stages import Stages
+from rankrise.theory.diagonal._stage_records import Stages
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def stage_times(
         v0: As for `solve_flow`.
         log10_alphas: Values of log10 α, all negative.
         t_end: Rescaled time; the table has the coordinates that activate before it in the limit.
-        threshold: Of |q_i|.
+        threshold: |q_i| that a coordinate must pass.
         rtol: As for `solve_flow`.
         stages: The limit, if already known.
         predict: Whether to run the finite-α form too, which costs about as much as the limit for each α; else NaN.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rankrise.theory._rosenbrock import Array, Mask
 from rankrise.theory._tasks import ArrayLike, as_data
-from rankrise.theory.diagonal._networks import DiagonalNetwork
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankrise.theory._tasks import ArrayLike, as_data, diagonal_attention
-from rankrise.theory.diagonal._networks import DiagonalNetwork
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 
 
 class _Linear(DiagonalNetwork):
@@ -190,10 +190,10 @@ def transformer(
         y: Targets for Z_L, (N, n, d), or labels (N, n) for cross-entropy.
         layers: L.
         heads: H, per layer.
-        width: Of the feed-forward block; d if None.
+        width: Width of the feed-forward block; d if None.
         activation: σ, twice continuously differentiable.
         feed_forward_scale: Feed-forward weights are Gaussian of standard deviation scale/√(fan in).
-        seed: Of the feed-forward weights.
+        seed: Seed of the feed-forward weights.
         loss: As for `DiagonalNetwork`.
         l2: As for `DiagonalNetwork`.
 

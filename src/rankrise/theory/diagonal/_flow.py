@@ -19,8 +19,8 @@ from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
 from rankrise.theory.diagonal._coordinates import Start, log_inverse_alpha, log_products, orient, to_tensor
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Piece, products_at
-from rankrise.theory.diagonal._networks import DiagonalNetwork
 
 # A product below this part of rtol does not move g noticeably; it is followed, but not felt.
 FELT = 1e-4
@@ -38,7 +38,7 @@ class Flow:
         gradients: g = -∂L/∂q, (n, p).
         log_w: log w, (n, p), with w = |u + v| or |u - v|, whichever belongs to the orientation u > |v|.
         log_w_hat: log ŵ, (n, p); log w + log ŵ is constant in time.
-        log10_alpha: Of this run.
+        log10_alpha: log10 α of this run.
         num_gradients: Gradients of the loss computed.
         num_jacobian_columns: Columns of ∂²L/∂q² computed.
         num_steps: Steps tried.
@@ -195,7 +195,7 @@ def activation_times(flow: Flow, threshold: float = 1e-3) -> Tensor:
 
     Args:
         flow: A solution.
-        threshold: Of |q_i|.
+        threshold: |q_i| that a coordinate must pass.
 
     Returns:
         (p,); 0 for a coordinate above the threshold from the start, inf for one that never passes it.

@@ -76,7 +76,7 @@ class Integrator:
         net: The network.
         log_w: log w at the start, α included; -inf for a coordinate held at zero.
         log_w_hat: log ŵ likewise.
-        wall: Of log w and log ŵ.
+        wall: Value of log w and log ŵ above which a coordinate is active.
         rtol: Tolerance of s, relative to `tolerance_scale`.
 
     Attributes:
@@ -170,7 +170,7 @@ class Integrator:
         )
 
     def _error(self, predicted: Path, corrected: Path) -> float:
-        """Size of the correction in units of the tolerance."""
+        """Return the size of the correction in units of the tolerance."""
         if len(corrected.times) == 1:
             return np.inf
         s = corrected.growths[-1]

@@ -149,8 +149,8 @@ def solve_model(model: LocalModel, *, duration: float, radius: float, wall: floa
         model: The local model.
         duration: Longest time.
         radius: Largest ‖q - q_0‖.
-        wall: Of log w and log ŵ, for coordinates that are not active.
-        tolerance: Of s, relative to `tolerance_scale`.
+        wall: Value of log w and log ŵ that coordinates which are not active must not pass.
+        tolerance: Tolerance of s, relative to `tolerance_scale`.
         h: First step to try.
     """
     active = np.zeros(len(model.gradient), dtype=bool)

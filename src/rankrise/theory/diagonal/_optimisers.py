@@ -17,7 +17,7 @@ from torch import Tensor
 from rankrise._arguments import did_you_mean
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
-from rankrise.theory.diagonal._networks import DiagonalNetwork
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 
 _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "gd": torch.optim.SGD,
@@ -89,7 +89,7 @@ def descend(
         every: Record after this many steps; the start and the last step are always recorded.
         weight_decay: λ.
         batch_size: Samples in a step of "sgd"; the last batch of an epoch may be smaller.
-        seed: Of the order of the samples in "sgd".
+        seed: Seed of the order of the samples in "sgd".
 
     Returns:
         The recorded path, the last weights, and a status.

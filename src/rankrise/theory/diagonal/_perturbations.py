@@ -18,10 +18,10 @@ from torch import Tensor
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory.diagonal._coordinates import height_of, log_inverse_alpha, log_products, to_tensor
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._flow import FELT, Flow
 from rankrise.theory.diagonal._integrator import Integrator, Piece, products_at
-from rankrise.theory.diagonal._networks import DiagonalNetwork
-from rankrise.theory.diagonal._stages import Stages
+from rankrise.theory.diagonal._stage_records import Stages
 from rankrise.theory.diagonal._transition import settle
 
 _SAME = 1e-6  # of the largest product: ends that agree to this are the same
@@ -69,7 +69,7 @@ def perturb_minimum(
         k: Which stationary point, 0 to K.
         noise: Standard deviation of the noise on u; the paper uses 0.05.
         trials: Size of the ensemble.
-        seed: Of the noise.
+        seed: Seed of the noise.
 
     >>> from rankrise import theory
     >>> net = theory.linear(torch.eye(2), torch.tensor([2.0, -4.0]))
@@ -92,7 +92,7 @@ def perturb_transition(
         k: Which stage, 0 to K - 1.
         noise: Standard deviation of the noise on u; the paper uses 0.01.
         trials: Size of the ensemble.
-        seed: Of the noise.
+        seed: Seed of the noise.
 
     >>> from rankrise import theory
     >>> net = theory.linear(torch.eye(2), torch.tensor([2.0, -4.0]))
@@ -140,7 +140,7 @@ class PerturbedFlow:
     """A flow from the moment it was perturbed, beside the flow that was not.
 
     Attributes:
-        coordinates: Those that were perturbed.
+        coordinates: The coordinates that were perturbed.
         times: Rescaled times, (n,), from the perturbation on; close together at first, where the return happens.
         products: q of the flow without the perturbation, (n, p).
         perturbed: q of the flow with it, (n, p).
@@ -178,8 +178,8 @@ def perturb_flow(
         time: Rescaled time of the perturbation, within the flow.
         t_end: Rescaled time to follow both flows to, within the flow.
         noise: Standard deviation; the paper uses 0.05 in the middle of a stage and 0.01 at its beginning.
-        threshold: Of |q_i|.
-        seed: Of the noise.
+        threshold: |q_i| above which a coordinate is active.
+        seed: Seed of the noise.
         num_points: Times to report.
         rtol: As for `solve_flow`.
         max_steps: As for `solve_flow`.

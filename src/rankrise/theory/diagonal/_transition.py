@@ -20,8 +20,8 @@ from torch import Tensor
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._status import Status
 from rankrise.theory.diagonal._coordinates import balanced_logs
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Landscape, Piece
-from rankrise.theory.diagonal._networks import DiagonalNetwork
 
 _HORIZON = 1e9  # longest phase B, in units of 1/scale
 _SLOW = 1e-3  # Newton's method is tried once |g| on the support is below this part of the scale
@@ -192,7 +192,7 @@ def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wal
         pieces: A path from time 0.
         log_w: log w of the idle coordinates at time 0; -inf for the others.
         log_w_hat: log ŵ likewise.
-        wall: Of both, (p,).
+        wall: Value of both at which a coordinate activates, (p,).
     """
     grown = np.zeros_like(log_w)
     for piece in pieces:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankrise import theory
-from rankrise.theory.diagonal._stages import minimum_constant, winner_gap
+from rankrise.theory.diagonal._stage_records import minimum_constant, winner_gap
 
 
 def _head(seed: int = 0) -> theory.DiagonalNetwork:

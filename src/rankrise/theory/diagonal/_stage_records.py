@@ -1,4 +1,4 @@
-"""Assumptions 4.2 and 4.3 of the theorem at each stage, as numbers with a verdict.
+"""What Algorithm 1 returns: the stages, and at each stage Assumptions 4.2 and 4.3 as numbers with a verdict.
 
 Symbols:
     Δ(i)    time until coordinate i becomes active   (8)
@@ -110,7 +110,7 @@ class Stages:
         losses: L(θ^0) ... L(θ^K), (K + 1,).
         supports: Support of each θ^k, K + 1 tuples.
         log_weights: b^0 ... b^K, (K + 1, p).
-        log10_alpha: Of the run predicted, None for the limit.
+        log10_alpha: log10 α of the predicted run, None for the limit.
         threshold: |q| at which a coordinate counts as active; 0 in the limit.
         status: How it ended, with its remedy.
         num_gradients: Gradients computed.
