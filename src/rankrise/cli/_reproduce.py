@@ -100,14 +100,14 @@ def _carry_out(plan: "Reproduction", runs: Path, out: Path, device: str | None, 
 
 
 def _absent(plan: "Reproduction", attempts: "list[Attempt]") -> dict[str, str]:
-    """Why experiments have no run: also those that failed just now."""
+    """Why experiments have no run, with those that failed just now."""
     ends = ("failed", "diverged")
     failed = {a.run.name: f"{a.run.name}/{a.run.hash} {a.fate}." for a in attempts if a.fate in ends}
     return {**failed, **plan.absences()}
 
 
 def _announce(plan: "Reproduction", out: Path, device: str | None, watch: PlanWatch) -> None:
-    """What is going to happen, before anything does."""
+    """Say what is going to happen before anything happens."""
     watch.note(f"scale {plan.scale}: {_counts(plan, out, device)}")
     for problem, names in _problems(plan).items():
         watch.note(f"left out: {', '.join(names)}. {problem}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Scale(enum.StrEnum):
-    """How much is run."""
+    """The size of an experiment."""
 
     smoke = "smoke"
     small = "small"

@@ -1,4 +1,4 @@
-"""How a plan of many runs gets on, on stderr: a line that is overwritten on a terminal, else a line for each run."""
+"""Progress of a plan of many runs, on stderr: one line that is overwritten on a terminal, else a line for each run."""
 
 import sys
 import time
@@ -33,7 +33,7 @@ class PlanWatch:
             self._say(f"{self._place} {self._label}: {self._left(estimate + after)}", is_passing=True)
 
     def update(self, report: "Report") -> None:
-        """It has got so far."""
+        """The run has got as far as `report` says."""
         every = 0.5 if self._on_terminal else _SECONDS
         if self._clock() - self._last < every:
             return
@@ -45,11 +45,11 @@ class PlanWatch:
         self._say(f"{self._place} {self._label}: {part:.0%}, {self._left(rest + self._after)}", is_passing=True)
 
     def wait(self, run: "PlannedRun") -> None:
-        """Another process is at what is left."""
+        """Only runs of other processes are left, such as this one."""
         self._say(f"waiting for {run.name}/{run.hash}, seed {run.spec.seed}, which another process is running")
 
     def end(self, attempt: "Attempt", after: float) -> None:
-        """It has ended; what was done before, or has no data, is said in the plan."""
+        """A run has ended; runs that were done before or have no data are named in the plan already."""
         if attempt.fate in ("skipped", "missing"):
             return
         why = f" ({attempt.message})" if attempt.message and attempt.fate != "finished" else ""
@@ -60,7 +60,7 @@ class PlanWatch:
         """Nothing to do: every line stands by itself."""
 
     def note(self, text: str) -> None:
-        """Say something else in between."""
+        """Write a line of another kind."""
         self._say(text)
 
     def _left(self, seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""Carry a plan out: one run after another, whatever becomes of each.
+"""Carry a plan out: one run after another, whatever becomes of each run.
 
-Several processes may carry the same plan out in one folder: each leaves to the others what they are writing, and at the
-end waits for it, so that all of them end with every run.
+Several processes may carry the same plan out in one folder. Each process passes over the runs that another process is
+writing and waits for those runs at its end, so that every process ends with all runs of the plan.
 """
 
 import errno
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rankrise.lab.training import Progress, Report
 
 Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "full"]
-_POLL = 3.0  # seconds between two looks at what another process runs
+_POLL = 3.0  # seconds between two looks at a run of another process
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -29,8 +29,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class Attempt:
     """What became of one run of a plan.
 
-    `missing` has no data, and was not tried; `skipped` was done before, or by another process; `failed` raised an
-    error; `full` found no room on the disk, and nothing was tried after it. `message` says why.
+    `fate` is `missing` if the run has no data and was not tried, `skipped` if it was done before or by another process,
+    `failed` if it raised an error, and `full` if the disk had no room left, after which no other run was tried.
+    `message` says why.
     """
 
     run: PlannedRun
@@ -41,37 +42,37 @@ class Attempt:
 
 
 class Watch(Protocol):
-    """Who shows how a plan gets on."""
+    """What `carry_out` tells about its progress; the command line shows it."""
 
     def begin(self, run: PlannedRun, number: int, total: int, estimate: float, after: float) -> None:
         """A run begins, of about `estimate` seconds, with `after` seconds to follow."""
 
     def update(self, report: "Report") -> None:
-        """The run has got so far."""
+        """The run that began last has got as far as `report` says."""
 
     def wait(self, run: PlannedRun) -> None:
-        """All that is left is with other processes, such as this run; told once of each."""
+        """Only runs of other processes are left; called once for each of those runs."""
 
     def end(self, attempt: Attempt, after: float) -> None:
-        """The run has ended, with `after` seconds to follow; also told of runs that were not begun."""
+        """A run has ended, with `after` seconds to follow; also called for runs that were not begun."""
 
     def close(self) -> None:
-        """Nothing more will come of this run."""
+        """The run that began last reports nothing more."""
 
 
 def carry_out(
     runs: Sequence[PlannedRun], *, out: Path, device: str | None = None, watch: Watch | None = None
 ) -> list[Attempt]:
-    """Do the runs of a plan that are not done; what fails does not stop the others, a signal or a full disk does.
+    """Do the runs of a plan that are not done. A failed run does not stop the others; a signal or a full disk does.
 
     Args:
-        runs: Of `Reproduction.runs`.
-        out: Folder of the runs, where also their durations are kept.
+        runs: The runs of a plan, such as `Reproduction.runs`.
+        out: Folder of the runs; their durations are kept there too.
         device: Where networks are trained; the best there is unless given.
-        watch: Told of everything.
+        watch: Told when a run begins, gets on and ends.
 
     Returns:
-        What became of each run, in order; after a signal or on a full disk, of those before it.
+        What became of each run, in the order of the plan. After a signal or on a full disk, later runs are left out.
     """
     estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
     left = [run for run in runs if not run.problem and run.state != "done"]
@@ -81,12 +82,12 @@ def carry_out(
             ends[run.folder] = Attempt(run, "missing" if run.problem else "skipped", run.problem)
             if watch is not None:
                 watch.end(ends[run.folder], estimator.total(other.spec for other in left))
-    busy: list[PlannedRun] = []  # with another process when it was tried
+    busy: list[PlannedRun] = []  # another process had each of these when it was tried
     awaited: set[Path] = set()
     while left or busy:
         is_waiting = not left
         run = look_again(left.pop(0) if left else busy.pop(0))
-        others = [other for other in (*left, *busy) if not _is_done(other)]  # by whomever
+        others = [other for other in (*left, *busy) if not _is_done(other)]  # by any process
         after = estimator.total(other.spec for other in others)
         if run.state == "done":
             attempt = Attempt(run, "skipped")
@@ -124,7 +125,7 @@ def _is_done(run: PlannedRun) -> bool:
 
 
 def _wait(run: PlannedRun, awaited: set[Path], watch: Watch | None) -> None:
-    """A few seconds for another process; whom it is for is said once."""
+    """Give another process a few seconds; which run is waited for is said once."""
     if watch is not None and run.folder not in awaited:
         watch.wait(run)
     awaited.add(run.folder)
@@ -132,7 +133,7 @@ def _wait(run: PlannedRun, awaited: set[Path], watch: Watch | None) -> None:
 
 
 def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -> Attempt | None:
-    """Do a run; None where another process is at it."""
+    """Do a run; None if another process is writing it."""
     begun = time.monotonic()
     try:
         report = execute_run(run, device=device, progress=progress)
@@ -148,7 +149,7 @@ def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error goes back to a disk, or a quota, without room."""
+    """Whether an error was caused by a disk, or a quota, that has no room left."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:
             return True

@@ -1,4 +1,4 @@
-"""Frozen dataclasses made of JSON values, to JSON and back; strict, so that what is not understood is refused by name.
+"""Frozen dataclasses of JSON values, to JSON and back; whatever is not understood is refused by its name.
 
 Fields hold text, numbers, booleans, None and tuples of them, as their annotations say. A float field takes a whole
 number and makes it a float, so that 1 and 1.0 are one value with one spelling.
@@ -56,12 +56,12 @@ def decode(
     Args:
         cls: A dataclass.
         record: What `encode` gives.
-        where: Its name in error messages.
+        where: What error messages call the config.
         omit: Fields that must not be given.
         read: How to read fields that hold configs themselves.
 
     Raises:
-        ValueError: An unknown field, a missing one, or a value of another type; names it.
+        ValueError: A field is unknown or missing, or has a value of another type; the message names it.
     """
     fields = {field.name: field for field in dataclasses.fields(cls) if field.name not in omit}  # type: ignore[arg-type]
     for name in record:
@@ -83,7 +83,7 @@ def decode(
 
 
 def choices(name: object, known: Collection[str]) -> str:
-    """What to do about a name that is not known.
+    """A hint for a name that is not known: the nearest known name, and all of them.
 
     >>> choices("smal", ["smoke", "small"])
     "Did you mean 'small'? Known: small, smoke."

@@ -26,7 +26,7 @@ class RunSummary:
     `"vo"` of `Δ(W_V W_Oᵀ)`. NaN where nothing has changed.
     """
 
-    step: int  # of the last row
+    step: int  # the step of the last row
     scalars: dict[str, float]
     stable_ranks: dict[str, tuple[float, ...]]
 
@@ -72,7 +72,7 @@ def summarise_run(path: str | os.PathLike[str]) -> RunSummary:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What became of a run: `finished` now, `skipped` as it was done before, `stopped` by a signal, or `diverged`."""
+    """What became of a run: `finished` now, `skipped` because it was done, `stopped` by a signal, or `diverged`."""
 
     name: str
     hash: str
@@ -81,10 +81,10 @@ class RunReport:
     status: Status
     summary: RunSummary
     message: str = ""  # a sentence for the user
-    signal: int | None = None  # that stopped it
+    signal: int | None = None  # the signal that stopped the run
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values; the spec in full."""
+        """The report as JSON values, with the spec in full."""
         place = {"name": self.name, "hash": self.hash, "folder": str(self.folder), "status": self.status}
         return {**place, **self.summary.to_json(), "spec": to_json(self.spec)}
 
@@ -93,9 +93,9 @@ def execute_run(plan: PlannedRun, *, device: str | None = None, progress: "Progr
     """Do what `plan_run` found: skip, resume or begin.
 
     Args:
-        plan: Of `plan_run`.
+        plan: What `plan_run` found.
         device: Where to train; the best there is unless given.
-        progress: Told of every step.
+        progress: Told how far the run has got.
 
     Raises:
         ValueError: The plan has a problem, or the data or the folder is not what it should be.
@@ -104,7 +104,7 @@ def execute_run(plan: PlannedRun, *, device: str | None = None, progress: "Progr
         raise ValueError(plan.problem)
     if plan.state == "done":
         return RunReport(plan.name, plan.hash, plan.folder, plan.spec, "skipped", summarise_run(plan.folder))
-    is_main = os.environ.get("RANK", "0") == "0"  # under torchrun the first process writes, perhaps still
+    is_main = os.environ.get("RANK", "0") == "0"  # under torchrun the first process may still be writing
     config = {"experiment": plan.name, "spec": to_json(plan.spec)}
     kind = kind_of(plan.spec)
     outcome = kind.execute(plan.spec, plan.folder, config=config, root=plan.data, device=device, progress=progress)
@@ -135,16 +135,16 @@ def run_experiment(
 
     Args:
         what: A name, a spec, or a spec with a name for its runs.
-        scale: Of a named experiment: "smoke", "small" or "paper".
-        seed: In place of the spec's.
-        epochs: In place of the spec's.
-        data: Where data sets are looked for; unless given `RANKRISE_DATA`, else `data` here.
-        out: Where runs go.
+        scale: Which spec of a named experiment: "smoke", "small" or "paper".
+        seed: Replaces the seed of the spec.
+        epochs: Replaces the epochs of the spec.
+        data: Folder of the data sets; the value of `RANKRISE_DATA`, or else `data` in this folder, unless given.
+        out: Folder of the runs.
         device: Where to train; the best there is unless given.
-        progress: Told of every step.
+        progress: Told how far the run has got.
 
     Raises:
-        ValueError: An unknown name, missing data, or a folder that holds another run or a damaged one.
+        ValueError: The name is unknown, data is missing, or the folder holds another run or a damaged one.
 
     >>> import tempfile
     >>> out = tempfile.mkdtemp()

@@ -22,9 +22,9 @@ State = Literal["new", "unfinished", "done", "refused"]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run to come, or one that is done.
+    """A run that is to come, or one that is done.
 
-    `problem` says why it cannot run, in a sentence; it is empty when it can.
+    `problem` says in a sentence why the run cannot be made; it is empty when nothing is in the way.
     """
 
     name: str
@@ -36,7 +36,7 @@ class PlannedRun:
 
     @property
     def hash(self) -> str:
-        """The name of the spec."""
+        """Twelve hex digits that name the spec, and the folder of the run."""
         return spec_hash(self.spec)
 
 
@@ -78,14 +78,14 @@ def plan_run(
 
     Args:
         what: A name, a spec, or a spec with a name for its runs.
-        scale: Of a named experiment: "smoke", "small" or "paper".
-        seed: In place of the spec's.
-        epochs: In place of the spec's.
-        data: Where data sets are looked for; unless given `RANKRISE_DATA`, else `data` here.
-        out: Where runs go.
+        scale: Which spec of a named experiment: "smoke", "small" or "paper".
+        seed: Replaces the seed of the spec.
+        epochs: Replaces the epochs of the spec.
+        data: Folder of the data sets; the value of `RANKRISE_DATA`, or else `data` in this folder, unless given.
+        out: Folder of the runs.
 
     Raises:
-        ValueError: An unknown name or scale, or a name that is no folder's.
+        ValueError: The name or the scale is unknown, or the name cannot be that of a folder.
     """
     name, spec = _resolve(what, scale)
     spec = vary(spec, seed=seed, epochs=epochs)
@@ -98,7 +98,7 @@ def plan_run(
 
 
 def look_again(run: PlannedRun) -> PlannedRun:
-    """The run as its folder is now: another process may have finished it."""
+    """The same run with the present state of its folder: another process may have finished the run."""
     state, problem = _look(run.folder, run.spec)
     return replace(run, state=state, problem=problem or run.problem)
 
@@ -110,7 +110,7 @@ def _resolve(what: str | Spec | NamedSpec, scale: str) -> NamedSpec:
 
 
 def _look(folder: Path, spec: Spec) -> tuple[State, str]:
-    """What the folder holds; a finished run counts only if every file is as its manifest says."""
+    """The state of a folder and what is wrong with it; a run is done only if every file is as its manifest says."""
     if not has_run(folder):
         return "new", ""
     try:
@@ -181,13 +181,13 @@ def plan_reproduction(
     out: str | os.PathLike[str] = "runs",
     num_seeds: int | None = None,
 ) -> Reproduction:
-    """What must run for the figures and claims of a scale, and what is done.
+    """Every run that the figures and claims of a scale need, with what is done and what is in the way.
 
     Args:
         scale: "smoke", "small" or "paper".
-        data: Where data sets are looked for.
-        out: Where runs are, and go.
-        num_seeds: Of every trained network, in place of the plan's.
+        data: Folder of the data sets.
+        out: Folder of the runs, those that are done and those to come.
+        num_seeds: Seeds of every trained network; the number that the plan has unless given.
 
     Raises:
         ValueError: There is no such scale.
@@ -220,7 +220,7 @@ def _is_finished(run: PlannedRun) -> bool:
 
 
 def _short_of(run: PlannedRun) -> str:
-    """Why a run cannot be made, without the paths of this machine: it goes into a report."""
+    """Why a run cannot be made, without paths of this machine, because the sentence goes into a report."""
     if run.state == "refused":
         return f"{run.name}/{run.hash} is damaged, or of another spec: move it away, and reproduce again."
     what = kind_of(run.spec).data_folder(run.spec)
@@ -228,6 +228,6 @@ def _short_of(run: PlannedRun) -> str:
 
 
 def _hint(name: str, scale: Scale) -> str:
-    """At which scale it is."""
+    """Which other scale has the experiment; empty if no other scale has it."""
     larger = [s for s in SCALES if any(part.name == name for part in PARTS[s]) and s != scale]
     return f": rankrise reproduce --scale {larger[0]} --data DIR has it" if larger else ""

@@ -42,7 +42,8 @@ def from_json(record: object) -> Spec:
     """Read a spec; fields that are not given keep their defaults.
 
     Raises:
-        ValueError: An unknown version, kind or field, a missing field, a value of the wrong type: names it.
+        ValueError: The version, the kind or a field is unknown, or a field is missing or of the wrong type; the message
+            names it.
     """
     top = _mapping(record, "A spec")
     version = top.get("schema_version")
@@ -137,7 +138,7 @@ def as_name(text: str) -> str:
 
 
 def run_folder(out: str | os.PathLike[str], name: str, spec: Spec) -> Path:
-    """Where the run of a spec lives: `out/<name>/<hash>`."""
+    """The folder of the run of a spec: `out/<name>/<hash>`."""
     check_name(name)
     return Path(out) / name / spec_hash(spec)
 
@@ -146,11 +147,11 @@ def read_spec(path: str | os.PathLike[str]) -> NamedSpec:
     """Read a spec from a file: what `to_json` gives, or the `spec.json` of a run (or the run's folder).
 
     Args:
-        path: The file. A run's says what the run is called; another file lends its own name.
+        path: The file. The file of a run says what the run is called; any other file gives the run its own name.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no spec; says why.
+        ValueError: The file is no spec; the message says why.
     """
     path = Path(path)
     if path.is_dir():

@@ -15,10 +15,10 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> "nn.Module":
 
     Args:
         config: Which model, and its sizes.
-        seed: Of the initial weights.
+        seed: Seed of the initial weights.
 
     Raises:
-        ValueError: `config` is no configuration of a model, or of one that does not fit in memory.
+        ValueError: `config` is no configuration of a model, or the model does not fit in memory.
 
     >>> from rankrise.lab.models import ViTConfig
     >>> model = build_model(ViTConfig(num_layers=1), seed=1)

@@ -65,12 +65,12 @@ class ViTConfig:
         image_size: Pixels on a side.
         patch_size: Pixels on a side of a patch; divides `image_size`.
         num_channels: C.
-        num_classes: Outputs.
-        num_layers: Blocks.
+        num_classes: Number of outputs.
+        num_layers: Number of blocks.
         num_heads: H.
         head_dim: r; H r need not be the width.
-        width: d, of a token.
-        mlp_width: Of the hidden layer of a block.
+        width: d, the dimension of a token.
+        mlp_width: Width of the hidden layer of a block.
         activation: "gelu" or "relu".
         init_scale: Factor on the initial weights and biases of attention, MLP and classifier. Norms, patch embedding,
             class token and positions keep theirs.
@@ -133,11 +133,11 @@ class GPTConfig:
     Args:
         vocab_size: V.
         context: The most tokens of a sequence.
-        num_layers: Blocks.
+        num_layers: Number of blocks.
         num_heads: H.
         head_dim: r; H r need not be the width.
-        width: d, of a token.
-        mlp_width: Of the hidden layer of a block.
+        width: d, the dimension of a token.
+        mlp_width: Width of the hidden layer of a block.
         activation: "gelu" (by tanh, as GPT-2 has it) or "relu".
         init_scale: Factor on the initial weights and biases of attention and MLP. Norms, positions and the token
             embedding, which is the output layer too, keep theirs.
@@ -220,7 +220,7 @@ def _block_weights(config: "ViTConfig | GPTConfig") -> int:
 
 
 def _check_counts(config: Any, *others: str) -> None:
-    """Refuse a field that is no positive integer, those named `others` excepted."""
+    """Refuse a field that is no positive integer; fields named in `others` are not looked at."""
     for name, value in vars(config).items():
         if name not in others:
             object.__setattr__(config, name, as_count(value, name, least=1))

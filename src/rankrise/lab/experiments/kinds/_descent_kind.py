@@ -18,9 +18,9 @@ class DescentSpec(TheorySpec):
         log10_alpha: log10 α, at least -300.
         learning_rate: η.
         num_steps: Steps to take.
-        batch_size: Of "sgd", and only there.
+        batch_size: Samples of a step of "sgd"; given for "sgd" only.
         num_points: Saved points, the start not counted.
-        threshold: Of |q|, above which a coordinate counts as active.
+        threshold: Value of |q| above which a coordinate counts as active.
     """
 
     optimiser: Optimiser

@@ -13,7 +13,7 @@ class FlowSpec(TheorySpec):
         log10_alpha: log10 α.
         t_end: Rescaled time to stop at.
         num_points: Evenly spaced times that are saved, beside the solver's own.
-        threshold: Of |q|, above which a coordinate counts as active.
+        threshold: Value of |q| above which a coordinate counts as active.
     """
 
     log10_alpha: float

@@ -22,9 +22,9 @@ class RobustnessSpec(TheorySpec):
         t_end: Rescaled time to stop at.
         noise: Standard deviation of the noise on √|q|.
         duration: Rescaled time for which a perturbed flow is followed.
-        threshold: Of |q|: what is above is perturbed.
-        trials: Perturbations.
-        num_points: Saved points of each.
+        threshold: Value of |q| above which a coordinate is perturbed.
+        trials: Number of perturbations.
+        num_points: Saved points of each perturbation.
     """
 
     assumption: Literal["4.3", "4.4"]

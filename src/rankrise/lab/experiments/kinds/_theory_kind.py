@@ -47,8 +47,8 @@ class ToyTask:
 
     Args:
         dim: Dimension d of a token; the head has 2d weights.
-        tokens: Of a sequence.
-        samples: Sequences.
+        tokens: Tokens of a sequence.
+        samples: Number of sequences.
         targets: Outputs of a random teacher head, or Gaussian noise that nothing generates.
         activation: None: the head alone. Else the head with a residual stream and a feed-forward block of fixed weights
             after it (Example 3.2 of the paper with one layer and one head), teacher alike.
@@ -56,7 +56,7 @@ class ToyTask:
         l2: λ of a penalty ½ λ ‖q‖² on the products.
 
     Raises:
-        ValueError: A number is not as above.
+        ValueError: A number is out of its range.
     """
 
     dim: int = 10
@@ -80,7 +80,7 @@ class TheorySpec(Spec):
 
     Args:
         task: What is learned.
-        seed: Of the task and of θ0.
+        seed: Seed of the task and of θ0.
     """
 
     task: ToyTask = field(default_factory=ToyTask)

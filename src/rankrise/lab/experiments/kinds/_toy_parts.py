@@ -66,14 +66,14 @@ def solve_toy(spec: "FlowSpec | RobustnessSpec", net: theory.DiagonalNetwork, ti
 def path_rows(
     quantity: str, values: "ArrayLike", *, circuit: str, steps: "ArrayLike | None" = None, head: int = 0
 ) -> "pa.RecordBatch":
-    """Rows of a vector that moves: `index` is its coordinate.
+    """Rows of a vector at several steps; `index` is its coordinate.
 
     Args:
         quantity: Its name.
         values: (T, k).
         circuit: "kq" or "vo".
         steps: (T,), 0 … T − 1 unless given.
-        head: What tells paths of one run apart.
+        head: A number that tells the paths of one run apart.
 
     >>> path_rows("product", [[0.5, 1.0]], circuit="kq").select(["step", "index", "value"]).to_pylist()
     [{'step': 0, 'index': 0, 'value': 0.5}, {'step': 0, 'index': 1, 'value': 1.0}]
@@ -109,7 +109,7 @@ def product_rows(
 
 
 def curve_rows(curves: "Mapping[str, ArrayLike]", *, steps: "Sequence[int] | None" = None) -> "pa.RecordBatch":
-    """Rows of single numbers that move, each (T,), as a training run has its scalars; NaN is left out.
+    """Rows of curves of single numbers, each (T,), in the form of a training run's scalars; NaN is left out.
 
     >>> curve_rows({"loss": [2.0, 1.0]})["value"].to_pylist()
     [2.0, 1.0]

@@ -38,7 +38,7 @@ class TrainingSpec(Spec):
         data: What the network learns from.
         model: The network.
         training: How the network is trained and tracked.
-        seed: Of everything random.
+        seed: Seed of everything random.
 
     Raises:
         ValueError: `data` or `training` brings a seed of its own.
