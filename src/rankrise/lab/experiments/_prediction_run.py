@@ -48,8 +48,16 @@ from rankrise.lab.experiments._tuning import (
 )
 from rankrise.lab.models import build_model
 from rankrise.lab.training import Report, TrainingConfig
-from rankrise.store import Run, create_run, has_run, load_run, load_spec, resume_run
-from rankrise.store._tensors import load_tensors, save_tensors
+from rankrise.store import (
+    Run,
+    create_run,
+    has_run,
+    load_run,
+    load_spec,
+    load_tensors,
+    resume_run,
+    save_tensors,
+)
 
 if TYPE_CHECKING:
     from rankrise.lab.data import Dataset
