@@ -48,8 +48,17 @@ from torch import Tensor, nn
 from rankrise.lab.data import LibraryText, load_dataset, load_library
 from rankrise.lab.models import build_model
 from rankrise.lab.training import Report, TrainingConfig
-from rankrise.store import Run, create_run, has_run, is_sealed, load_run, load_spec, resume_run
-from rankrise.store._tensors import load_tensors, save_tensors
+from rankrise.store import (
+    Run,
+    create_run,
+    has_run,
+    is_sealed,
+    load_run,
+    load_spec,
+    load_tensors,
+    resume_run,
+    save_tensors,
+)
 
 if TYPE_CHECKING:
     from rankrise.lab.data import Dataset

@@ -15,8 +15,7 @@ import numpy as np
 
 from rankrise.lab.experiments import TrainingSpec, read_spec
 from rankrise.lab.models import build_model
-from rankrise.store import copy_thin, has_run, is_sealed, load_run, load_spec
-from rankrise.store._manifest import read_manifest
+from rankrise.store import copy_thin, has_run, is_sealed, load_run, load_spec, read_manifest, save_tensors
 from rankrise.tracking import initial_spectra
 
 if TYPE_CHECKING:
@@ -93,8 +92,6 @@ def _with_initial(origin: Path, spec: TrainingSpec) -> "pa.Table":
     """Spectra before training; from the run, or from its weights built again and checked."""
     if (origin / "initial.safetensors").is_file():
         return initial_spectra(origin)
-    from rankrise.store._tensors import save_tensors
-
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("spec.json", "env.json", "MANIFEST.json"):

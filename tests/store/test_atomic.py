@@ -5,7 +5,8 @@ import stat
 
 import pytest
 
-from rankrise.store import _atomic
+from rankrise.store import _atomic, _schema
+from rankrise.store._untrusted import UntrustedFolder
 
 
 def test_mode_follows_the_umask(tmp_path):
@@ -29,4 +30,4 @@ def test_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
 def test_damaged_json_names_the_file(tmp_path):
     (tmp_path / "spec.json").write_text("{")
     with pytest.raises(ValueError, match=r"spec\.json must hold JSON; .* The file is damaged"):
-        _atomic.read_json(tmp_path / "spec.json")
+        _schema.read_json(UntrustedFolder(tmp_path), "spec.json")

@@ -6,7 +6,7 @@ import stat
 import pytest
 import torch
 
-from rankrise.store._tensors import load_tensors, save_tensors
+from rankrise.store import load_tensors, save_tensors
 
 
 def test_round_trip_and_mode(tmp_path):

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rankrise.checkpoints._folders import show
-from rankrise.store._atomic import sync
-from rankrise.store._failpoints import failpoint
+from rankrise.store import failpoint, sync
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ROOM = 1.2  # free space wanted, in sizes of what is written

@@ -17,7 +17,7 @@ from rankrise.checkpoints._advice import lora_arguments
 from rankrise.checkpoints._folder import new_folder
 from rankrise.checkpoints._folders import show
 from rankrise.checkpoints._stream import Layout, num_bytes, stream_tensors
-from rankrise.store._atomic import write_json
+from rankrise.store import write_json
 
 PREFIX = "base_model.model."
 MODEL, CONFIG, REPORT = "adapter_model.safetensors", "adapter_config.json", "rankrise.json"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankrise.checkpoints._safetensors import DTYPES
-from rankrise.store._atomic import replacing
+from rankrise.store import replacing
 
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # of each tensor, by name
 _CODES = {dtype: code for code, dtype in DTYPES.items()}

@@ -1,9 +1,14 @@
 """One process writes a run directory; the kernel frees the lock when that process dies."""
 
+import errno
 import gc
 import os
 import weakref
 from pathlib import Path
+
+from rankrise.store._untrusted import UntrustedFolder, show
+
+_NAME = ".lock"
 
 
 class RunBusyError(ValueError):
@@ -17,27 +22,28 @@ class RunLock:
     """An exclusive `flock` on `<folder>/.lock`.
 
     A forked child (a data loader's worker) gives its copy up at once, so that the lock dies with its owner; a lock that
-    nobody refers to any more is given up too.
+    nobody refers to any more is given up too. A `.lock` that is a link, a pipe or hard-linked is refused.
     """
 
-    def __init__(self, folder: Path) -> None:
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def __init__(self, folder: Path | UntrustedFolder) -> None:
+        self.folder = folder if isinstance(folder, UntrustedFolder) else UntrustedFolder(folder)
+        descriptor = self.folder.open_to_write(_NAME)
         self._close = weakref.finalize(self, os.close, descriptor)
         if not _take(descriptor):
-            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            owner = show(os.read(descriptor, 32).decode(errors="replace").strip()) or "unknown"
             if owner == str(os.getpid()):
-                gc.collect()  # it may be held by garbage: a trainer that crashed, full of cycles
+                gc.collect()  # garbage may hold the lock: a trainer that crashed, full of cycles
                 if not _take(descriptor):
                     self.release()
                     raise ValueError(
-                        f"A run directory must have one writer; a tracker in this process still holds {folder}. "
-                        "Call its `close(seal=False)`, or choose another folder."
+                        "A run directory must have one writer; a tracker in this process still holds "
+                        f"{show(self.folder.path)}. Call its `close(seal=False)`, or choose another folder."
                     )
             else:
                 self.release()
                 raise RunBusyError(
-                    f"A run directory must have one writer; {folder} is being written by process {owner}. "
-                    "Wait for it to end, or choose another folder."
+                    f"A run directory must have one writer; {show(self.folder.path)} is being written by process "
+                    f"{owner}. Wait for it to end, or choose another folder."
                 )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -46,6 +52,7 @@ class RunLock:
     def release(self) -> None:
         """Give the lock up; a second call does nothing."""
         self._close()
+        _held.discard(self)
 
 
 def _take(descriptor: int) -> bool:
@@ -59,21 +66,33 @@ def _take(descriptor: int) -> bool:
     return True
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether some process is writing the run in `folder` now."""
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Whether some process is writing the run at `path` now.
+
+    Raises:
+        ValueError: The lock file is a link or not a regular file.
+    """
     import fcntl
 
     try:
-        descriptor = os.open(folder / ".lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        with UntrustedFolder(path) as folder, folder.open(_NAME) as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(descriptor)
     return False
+
+
+def check_still_held(folder: UntrustedFolder) -> None:
+    """Check that a folder is the one whose lock this process took under the same path.
+
+    Raises:
+        FileNotFoundError: The folder that was locked has been removed, and another one is in its place.
+    """
+    for lock in list(_held):
+        if lock.folder.path.absolute() == folder.path.absolute() and not lock.folder.is_same(folder):
+            raise FileNotFoundError(errno.ENOENT, "the run directory was removed or replaced", str(folder.path))
 
 
 def _release_in_child() -> None:

@@ -10,18 +10,30 @@
 | `value` | float64 | NaN: the weights were not finite, or the number is not defined |
 
 There are no nulls, so that columns go to numpy as they are.
+
+A finished table is a Parquet file. A few megabytes of Parquet can unpack to gigabytes, so the file is measured before
+anything is unpacked: at most 20 million rows unless the caller or `RANKRISE_MOST_ROWS` says otherwise. A tracked run of
+a week has one to ten million rows, and 20 million take about a gigabyte of memory.
 """
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any
+
+from rankrise.store._atomic import replacing_in
+from rankrise.store._untrusted import UntrustedFolder, UntrustedInputError, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from numpy.typing import ArrayLike
 
+VARIABLE = "RANKRISE_MOST_ROWS"
+_MOST_ROWS = 20_000_000
+_BYTES_PER_ROW = 64  # the names and numbers of a table may take this many for each row that is allowed
 COLUMNS = ("step", "layer", "head", "circuit", "quantity", "index", "value")
 
 
@@ -104,3 +116,79 @@ def _spread(values: "ArrayLike", shape: tuple[int, ...], axis: int) -> "np.ndarr
 
     aligned = np.asarray(values, dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     return np.broadcast_to(aligned, shape).ravel()
+
+
+def row_limit(most_rows: int | None = None) -> int:
+    """Return how many rows a table may have: the number given, or `RANKRISE_MOST_ROWS`, or 20 million.
+
+    >>> row_limit(5)
+    5
+    """
+    if most_rows is not None:
+        return most_rows
+    text = os.environ.get(VARIABLE, str(_MOST_ROWS))
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise ValueError(f"{VARIABLE} must be a number of rows; got {text!a}.")
+    return int(text)
+
+
+def write_parquet(folder: UntrustedFolder, name: str, table: "pa.Table", label: str, **options: Any) -> None:
+    """Replace a file of a folder by a table, with a checksum for each page."""
+    import pyarrow.parquet as pq
+
+    with replacing_in(folder, name, label) as temporary:
+        pq.write_table(table, temporary.file, compression="zstd", write_page_checksum=True, **options)
+
+
+def read_parquet(folder: UntrustedFolder, name: str, *, most_rows: int) -> "pa.Table":
+    """Read the table of a finished run.
+
+    Raises:
+        UntrustedInputError: The file is no table of a run, or would unpack to more than `most_rows` allow.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = ["circuit", "quantity"]
+    with folder.open(name) as file:
+        try:
+            metadata = pq.read_metadata(file)
+            problem = _size_problem(metadata, most_rows)
+            if not problem and not metadata.schema.to_arrow_schema().equals(schema()):
+                problem = f"its columns are {show(metadata.schema.names)}"
+            if not problem:
+                file.seek(0)
+                options = {"metadata": metadata, "read_dictionary": names, "page_checksum_verification": True}
+                table = pq.ParquetFile(file, **options).read()
+                table.validate(full=True)
+                if sum(_num_name_bytes(table[column]) for column in names) > _BYTES_PER_ROW * most_rows:
+                    problem = f"its names unpack to more than {_BYTES_PER_ROW * most_rows} bytes"
+                else:
+                    return table.cast(schema())
+        except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
+            problem = show(str(error).partition("\n")[0].rstrip("."))
+    raise UntrustedInputError(
+        f"{folder.show(name)} must be the table of a run; {problem}. Restore it, or drop the run."
+    )
+
+
+def _size_problem(metadata: "pq.FileMetaData", most_rows: int) -> str:
+    """Return why a Parquet file is too large to be unpacked; empty if it is not."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    num_rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
+    if num_rows > most_rows:
+        return f"it has {num_rows} rows, more than {most_rows}: set {VARIABLE} to read it"
+    num_bytes = sum(group.column(i).total_uncompressed_size for group in groups for i in range(group.num_columns))
+    if num_bytes > _BYTES_PER_ROW * most_rows:
+        return f"it unpacks to {num_bytes} bytes, more than {_BYTES_PER_ROW * most_rows}: set {VARIABLE} to read it"
+    return ""
+
+
+def _num_name_bytes(column: "pa.ChunkedArray") -> int:
+    """Return how many bytes a column of names has once each name is written out in its row."""
+    import pyarrow.compute as pc
+
+    return sum(
+        pc.sum(pc.take(pc.cast(pc.binary_length(chunk.dictionary), "int64"), chunk.indices)).as_py() or 0
+        for chunk in column.chunks
+    )

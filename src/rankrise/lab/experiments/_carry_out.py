@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from rankrise.lab.experiments._estimate import Estimator, read_durations, write_durations
 from rankrise.lab.experiments._execute import execute_run
 from rankrise.lab.experiments._plan import PlannedRun, look_again
-from rankrise.store import RunBusyError, has_run, is_sealed
-from rankrise.store._lock import is_locked
+from rankrise.store import RunBusyError, has_run, is_locked, is_sealed
 
 if TYPE_CHECKING:
     from rankrise.lab.training import Progress, Report

@@ -5,10 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankrise.store import rows
-from rankrise.store._stream import StreamWriter, read_stream
+from rankrise.store import _blocks, rows
+from rankrise.store._untrusted import UntrustedFolder
 
 NUM_BLOCKS = 4
+
+
+def StreamWriter(path):
+    return _blocks.StreamWriter(UntrustedFolder(path.parent), path.name)
+
+
+def read_stream(path):
+    return _blocks.read_stream(UntrustedFolder(path.parent), path.name, most_rows=10**6)
 
 
 @pytest.fixture(scope="module")

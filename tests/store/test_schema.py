@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from rankrise.store import _manifest
+from rankrise.store import _schema
 
-FILES = dict.fromkeys(_manifest.REQUIRED, "0")
+FILES = dict.fromkeys(_schema.REQUIRED, "0")
 
 
 def write(folder, **changes):
@@ -20,21 +20,21 @@ def test_unknown_version_is_refused(tmp_path, version):
     with pytest.raises(
         ValueError, match=rf"must have schema_version 1.*got {version!r}\. Read the run with the rankrise"
     ):
-        _manifest.read_manifest(tmp_path)
+        _schema.read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '"text"', '{"schema_version": 1, "nonsense": 2}'])
 def test_damaged_manifest_is_refused(tmp_path, content):
     (tmp_path / "MANIFEST.json").write_text(content)
     with pytest.raises(ValueError, match=r"MANIFEST\.json must"):
-        _manifest.read_manifest(tmp_path)
+        _schema.read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b"])
 def test_file_outside_the_run_is_refused(tmp_path, name):
     write(tmp_path, files=FILES | {name: "0"})
     with pytest.raises(ValueError, match="must name files inside the run; got"):
-        _manifest.read_manifest(tmp_path)
+        _schema.read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -52,24 +52,24 @@ def test_file_outside_the_run_is_refused(tmp_path, name):
 )
 def test_entries_of_another_kind_are_refused(tmp_path, changes, message):
     write(tmp_path)
-    assert _manifest.read_manifest(tmp_path).state == "sealed"
+    assert _schema.read_manifest(tmp_path).state == "sealed"
     write(tmp_path, **changes)
     with pytest.raises(ValueError, match=rf"must be a run's manifest; {message}"):
-        _manifest.read_manifest(tmp_path)
+        _schema.read_manifest(tmp_path)
 
 
 def test_missing_and_changed_files_are_named(tmp_path):
     (tmp_path / "spec.json").write_text("{}")
-    manifest = _manifest.Manifest("sealed", _manifest.checksums(tmp_path, ["spec.json"]))
-    _manifest.verify(tmp_path, manifest)
+    manifest = _schema.Manifest("sealed", _schema.checksums(tmp_path, ["spec.json"]))
+    _schema.verify(tmp_path, manifest)
     (tmp_path / "spec.json").write_text("{ }")
     with pytest.raises(ValueError, match=r"spec\.json must be as the manifest says; it is not"):
-        _manifest.verify(tmp_path, manifest)
+        _schema.verify(tmp_path, manifest)
     (tmp_path / "spec.json").unlink()
     with pytest.raises(ValueError, match=r"must hold spec\.json; it is missing"):
-        _manifest.verify(tmp_path, manifest)
+        _schema.verify(tmp_path, manifest)
 
 
 def test_no_run_is_said_plainly(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"must hold MANIFEST\.json; .* does not\. Check the path"):
-        _manifest.read_manifest(tmp_path)
+        _schema.read_manifest(tmp_path)

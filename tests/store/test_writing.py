@@ -147,7 +147,7 @@ def test_removed_directory_is_noticed_at_the_next_sync(tmp_path):
 def test_sync_reaches_the_disk_only_when_asked_for(tmp_path, monkeypatch):
     run = begin(tmp_path)
     synced = []
-    monkeypatch.setattr("rankrise.store._stream.os.fsync", synced.append)
+    monkeypatch.setattr("rankrise.store._blocks.os.fsync", synced.append)
     run.append(rows(1, "loss", [1.0]))
     assert synced == []
     run.append(rows(2, "loss", [1.0]), sync=True)
@@ -162,6 +162,6 @@ def test_run_sealed_just_before_the_lock_is_taken(tmp_path, monkeypatch):
         run.seal()
         return RunLock(folder)
 
-    monkeypatch.setattr("rankrise.store._run.RunLock", lock)
+    monkeypatch.setattr("rankrise.store._writing.RunLock", lock)
     resume_run(tmp_path, step=2).close()
     assert load_run(tmp_path)["step"].to_pylist() == [1, 2]

@@ -1,0 +1,273 @@
+"""The table while the run goes on: a plain Arrow IPC stream, a record batch (a block) at a time, each with a checksum.
+
+Any Arrow reader can read the file while it grows. A block is in the kernel's hands when `append` returns, so a killed
+process loses none of the blocks before. The reader ignores a block that was cut short. Where a whole block follows one
+that was cut in the middle, as an interrupt between the two writes of a block once left it, the reader goes on there.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import struct
+import weakref
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rankrise.store._atomic import replacing_in
+from rankrise.store._failpoints import failpoint
+from rankrise.store._table import schema
+from rankrise.store._untrusted import UntrustedFolder, UntrustedInputError, show
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CHECKSUM = b"crc32"
+_MARK = b"\xff\xff\xff\xff"  # at the begin of every message of an Arrow stream
+_BYTES_PER_ROW = 128  # a stream may have this many for each row that is allowed; full blocks have about 50
+_MOST_TRIES = 64  # how often the reader looks for a whole block after a torn one
+
+
+class StreamWriter:
+    """Makes the stream file anew with the rows given, then appends to it."""
+
+    def __init__(self, folder: UntrustedFolder, name: str, table: "pa.Table | None" = None) -> None:
+        import pyarrow as pa
+
+        self._folder = folder
+        self._buffer = io.BytesIO()
+        self._writer = pa.ipc.new_stream(self._buffer, schema())
+        empty = pa.RecordBatch.from_pylist([], schema=schema())
+        start = self._message(empty, is_first=True)
+        for block in [] if table is None else table.to_batches():
+            start += self._message(block)
+        with replacing_in(folder, name, "stream") as temporary:
+            temporary.file.write(start)
+            temporary.file.flush()
+            self._descriptor = os.dup(temporary.file.fileno())  # the file keeps this descriptor when it is renamed
+            self._close = weakref.finalize(self, os.close, self._descriptor)
+        self._end = len(start)
+
+    def append(self, block: "pa.RecordBatch") -> None:
+        """Write one block; after any exception, an interrupt included, the file ends where it did before.
+
+        Raises:
+            OSError: The disk is full, read-only, or gone.
+        """
+        message = self._message(block)
+        try:
+            failpoint("block.write")
+            half = len(message) // 2
+            self._write(message[:half])
+            failpoint("block.half")
+            self._write(message[half:])
+            self._end += len(message)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            raise
+
+    def sync(self) -> None:
+        """Ask the kernel to put what was appended on the disk.
+
+        Raises:
+            OSError: The kernel cannot, or the file or its folder was removed or replaced.
+        """
+        failpoint("block.sync")
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the run directory was removed")
+        self._folder.check_in_place()
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file; the stream stays as it is. A second call does nothing."""
+        self._close()
+        self._descriptor = -1
+
+    def _message(self, block: "pa.RecordBatch", *, is_first: bool = False) -> bytes:
+        """Return the bytes of a block; the first message has the schema of the stream before it."""
+        if not is_first and self._buffer.tell():  # an interrupt came between the write and the reset below
+            self._buffer.seek(0)
+            self._buffer.truncate()
+        self._writer.write_batch(block, custom_metadata={_CHECKSUM: str(_checksum(block))})
+        message = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        return message
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+
+@dataclass(frozen=True)
+class StreamContents:
+    """What could be read of a stream."""
+
+    table: "pa.Table"
+    num_unread_bytes: int  # bytes after the last good block: a block being written, cut short, or damaged
+    num_torn_blocks: int = 0  # blocks that were cut in the middle and are followed by whole ones
+
+
+def read_stream(folder: UntrustedFolder, name: str, *, most_rows: int | None = None) -> StreamContents:
+    """Read every good block up to the first that was cut short at the end of the file, or has another checksum.
+
+    Args:
+        folder: The run.
+        name: The file.
+        most_rows: Refuse a stream with more rows, much larger than they need, or compressed; None trusts the file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        UntrustedInputError: Not even the head of the stream can be read, its columns are not those of a run, or it is
+            too large.
+    """
+    import pyarrow as pa
+
+    most_bytes = None if most_rows is None else _BYTES_PER_ROW * most_rows + 2**20
+    data = folder.read(name, most_bytes=most_bytes)
+    reader = _Reader(data, folder.show(name), most_rows)
+    reader.read_from(0, data)
+    num_torn, tries = 0, 0
+    at = reader.end
+    while at < len(data) and tries < _MOST_TRIES:
+        at = _next_whole(data, reader.end, at)
+        if at < len(data):
+            tries += 1
+            num_torn += reader.read_from(at, data[: reader.head] + data[at:])
+            at = max(at, reader.end)
+    table = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
+    return StreamContents(table, len(data) - reader.end, num_torn)
+
+
+class _Reader:
+    """Collects the good blocks of a stream."""
+
+    def __init__(self, data: bytes, where: str, most_rows: int | None) -> None:
+        self.blocks: list[pa.RecordBatch] = []
+        self.head = 0  # length of the schema, which comes before the first block
+        self.end = 0  # where the last good block ends
+        self._num_rows = 0
+        self._data, self._where, self._most_rows = data, where, most_rows
+
+    def read_from(self, begin: int, stream: bytes) -> bool:
+        """Read blocks of a stream whose first block lies at `begin` of the file; whether there was a good one."""
+        import pyarrow as pa
+
+        source = pa.BufferReader(stream)
+        shift = max(0, begin - self.head)
+        num_before = len(self.blocks)
+        try:
+            reader = pa.ipc.open_stream(source)
+            if not reader.schema.equals(schema()):
+                raise pa.ArrowInvalid(f"its columns are {show(reader.schema.names)}")
+            self.head = source.tell()
+            while True:
+                self._refuse_compressed(stream, source.tell())
+                found = reader.read_next_batch_with_custom_metadata()
+                if found.custom_metadata is None or int(found.custom_metadata[_CHECKSUM]) != _checksum(found.batch):
+                    break
+                self._add(found.batch)
+                self.end = shift + source.tell()
+        except StopIteration:
+            self.end = shift + source.tell()
+        except UntrustedInputError:
+            raise
+        except (
+            pa.ArrowException,
+            OSError,
+            KeyError,
+            ValueError,
+        ) as error:  # Arrow raises any of these when cut
+            if not self.blocks:
+                raise UntrustedInputError(
+                    f"{self._where} must be the Arrow stream of a run; {show(error)}. Restore it, or drop the run."
+                ) from error
+        return len(self.blocks) > num_before
+
+    def _add(self, block: "pa.RecordBatch") -> None:
+        self._num_rows += block.num_rows
+        if self._most_rows is not None and self._num_rows > self._most_rows:
+            raise UntrustedInputError(
+                f"{self._where} must have at most {self._most_rows} rows; it has more. "
+                "Pass `most_rows`, or set RANKRISE_MOST_ROWS, to read it."
+            )
+        self.blocks.append(block)
+
+    def _refuse_compressed(self, stream: bytes, at: int) -> None:
+        """Refuse a compressed block before it is unpacked: a run has none, and a small one can fill the memory."""
+        message = None if self._most_rows is None else _parse(stream, at)
+        if message is not None and message.is_compressed:
+            raise UntrustedInputError(f"{self._where} must not be compressed; it is. Do not trust this run.")
+
+
+@dataclass(frozen=True)
+class _Message:
+    """What the head of an Arrow message says."""
+
+    num_metadata_bytes: int
+    num_bytes: int  # of the whole message
+    is_compressed: bool
+
+
+def _parse(data: bytes, at: int) -> _Message | None:
+    """Read the head of the message at a place, a flatbuffer of type `Message`; None if there is none."""
+    try:
+        if data[at : at + 4] != _MARK:
+            return None
+        (size,) = struct.unpack_from("<i", data, at + 4)
+        metadata = data[at + 8 : at + 8 + size]
+        if not 0 < size == len(metadata):
+            return None
+        (root,) = struct.unpack_from("<I", metadata, 0)
+        header = _slot(metadata, root, 2)
+        body = _slot(metadata, root, 3)
+        (num_body_bytes,) = struct.unpack_from("<q", metadata, body) if body else (0,)
+        batch = header + struct.unpack_from("<I", metadata, header)[0]
+        return _Message(size, 8 + size + num_body_bytes, bool(header and _slot(metadata, batch, 3)))
+    except struct.error:
+        return None
+
+
+def _slot(metadata: bytes, table: int, number: int) -> int:
+    """Return where a field of a flatbuffer's table lies; 0 if the field is not there."""
+    virtual = table - struct.unpack_from("<i", metadata, table)[0]
+    if 4 + 2 * number >= struct.unpack_from("<H", metadata, virtual)[0]:
+        return 0
+    (offset,) = struct.unpack_from("<H", metadata, virtual + 4 + 2 * number)
+    return table + offset if offset else 0
+
+
+def _next_whole(data: bytes, begin: int, after: int) -> int:
+    """Return where a block follows the torn one at `begin`, later than `after`; the length of `data` if none does.
+
+    `append` writes a block in two halves, so a block was torn only where exactly its first half lies before the next
+    one. Anything else is damage, after which nothing is trusted.
+    """
+    at = data.find(_MARK, max(begin, after) + 1)
+    while at >= 0:
+        num_bytes = 2 * (at - begin)
+        torn, following = _parse(data[begin:at], 0), _parse(data, at)
+        if following is not None:
+            if torn is not None and torn.num_bytes == num_bytes:
+                return at
+            if torn is None and _is_cut_head(data[begin:at], following, num_bytes):
+                return at
+        at = data.find(_MARK, at + 1)
+    return len(data)
+
+
+def _is_cut_head(torn: bytes, following: _Message, num_bytes: int) -> bool:
+    """Whether a piece is the begin of a block that was cut within its metadata."""
+    if len(torn) < 8 or torn[:4] != _MARK:
+        return False
+    size: int = struct.unpack_from("<i", torn, 4)[0]
+    return abs(size - following.num_metadata_bytes) < 64 and len(torn) < 8 + size <= num_bytes
+
+
+def _checksum(block: "pa.RecordBatch") -> int:
+    """Return the CRC of the block as Arrow writes it; a block whose offsets lead astray is refused before."""
+    block.validate(full=True)
+    return zlib.crc32(block.serialize())

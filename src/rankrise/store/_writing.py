@@ -1,0 +1,286 @@
+"""A run directory that is being written.
+
+spec.json             what was asked for
+env.json              where it ran
+initial.safetensors   the weights before the first step
+directions/           leading singular vectors at some steps, step-<n>.safetensors
+metrics.arrows        the table while running, an Arrow IPC stream
+metrics.parquet       the table of a sealed run
+MANIFEST.json         which of these are the truth
+.lock                 held by the process that writes
+"""
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from rankrise.store import _schema
+from rankrise.store._atomic import load_tensors_in, remove_leftovers, save_tensors_in, write_json_in
+from rankrise.store._blocks import StreamWriter, read_stream
+from rankrise.store._environment import environment
+from rankrise.store._failpoints import failpoint
+from rankrise.store._lock import RunLock
+from rankrise.store._table import read_parquet, row_limit, write_parquet
+from rankrise.store._untrusted import UntrustedFolder, UntrustedInputError, show
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
+STREAM, PARQUET, INITIAL, DIRECTIONS = "metrics.arrows", "metrics.parquet", "initial.safetensors", "directions"
+_FIXED = _schema.REQUIRED
+
+
+class Run:
+    """One run directory, open for writing; make one with `create_run` or `resume_run`.
+
+    A run belongs to the process that opened it. In a forked child, such as a data loader's worker, writing, sealing and
+    closing do nothing.
+    """
+
+    def __init__(self, lock: RunLock, manifest: _schema.Manifest, table: "pa.Table | None") -> None:
+        self.folder = lock.folder.path
+        self._handle = lock.folder
+        self._lock = lock
+        self._manifest = manifest
+        self._process = os.getpid()
+        self.last_measured = _last_measured(table)  # step of the last rows that belong to a layer; -1 for none
+        self.dropped = (0, -1)  # on resuming: how many rows were dropped, and their last step
+        self._stream = StreamWriter(self._handle, STREAM, table)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened the run; in a forked child the run does nothing."""
+        return self._process == os.getpid()
+
+    @property
+    def initial_path(self) -> Path:
+        """The weights before the first step."""
+        return self.folder / INITIAL
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A run that is open for writing must not be copied or pickled; open it in one process only.")
+
+    def append(self, block: "pa.RecordBatch", *, sync: bool = False, is_late: bool = False) -> None:
+        """Add rows to the table.
+
+        Args:
+            block: Rows made by `rows`; they are read back all or none.
+            sync: Wait until they are on the disk; a killed process loses nothing without it, a power cut may.
+            is_late: The block holds one that was counted as lost; if it is written now, that is taken back.
+
+        Raises:
+            OSError: The disk is full, read-only, or gone. If it refused the block, the table is as before and takes
+                further ones, and the manifest of the sealed run will count this one as lost.
+        """
+        if not self.is_ours:
+            return
+        try:
+            self._stream.append(block)
+        except BaseException:  # an interrupt loses the block too
+            self._count_lost(0 if is_late else 1)
+            raise
+        self._count_lost(-1 if is_late else 0)
+        if sync:
+            self._stream.sync()
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk.
+
+        Raises:
+            OSError: The disk does not take them, or the run directory was removed or replaced.
+        """
+        if self.is_ours:
+            self._stream.sync()
+
+    def save_directions(self, step: int, tensors: "Mapping[str, Tensor]") -> None:
+        """Keep leading singular vectors of a step beside the table."""
+        if not self.is_ours:
+            return
+        self._handle.check_in_place()
+        with self._handle.folder(DIRECTIONS, create=True) as folder:
+            save_tensors_in(folder, f"step-{step:09d}.safetensors", dict(tensors), "directions")
+
+    def last_directions(self) -> "dict[str, Tensor]":
+        """Return the newest of the singular vectors that were kept; empty when there are none."""
+        names = directions_names(self._handle)
+        return load_tensors_in(self._handle, names[max(names)]) if names else {}
+
+    def seal(self) -> None:
+        """Turn the stream into Parquet and say in the manifest that the run is finished; then close.
+
+        Raises:
+            OSError: The disk is full or read-only, or has damaged the stream; the run can still be read and resumed.
+        """
+        if not self.is_ours:
+            return
+        self._stream.sync()
+        contents = read_stream(self._handle, STREAM)
+        if contents.num_unread_bytes:
+            raise OSError(f"{self.folder / STREAM} is damaged; the run is left unsealed with what can be read")
+        table = contents.table
+        write_parquet(self._handle, PARQUET, table, "parquet")
+        files = _schema.checksums(self._handle, [*_FIXED, PARQUET, *directions_names(self._handle).values()])
+        _schema.write_manifest(
+            self._handle, replace(self._manifest, state="sealed", files=files, num_rows=table.num_rows)
+        )
+        failpoint("seal.remove")
+        self._handle.remove(STREAM)
+        self.close()
+
+    def _count_lost(self, change: int) -> None:
+        self._manifest = replace(self._manifest, num_lost_blocks=self._manifest.num_lost_blocks + change)
+
+    def close(self) -> None:
+        """Stop writing and give the lock up; the run stays `running`, to be resumed, unless it was sealed."""
+        if self.is_ours:
+            self._stream.close()
+            self._lock.release()
+
+
+def create_run(folder: Path, *, spec: Mapping[str, object], initial: "Mapping[str, Tensor]") -> Run:
+    """Begin a run in a folder that holds none.
+
+    Args:
+        folder: Made if it is not there. Other files in it are left alone.
+        spec: What is asked for; goes to `spec.json`.
+        initial: The weights before the first step.
+
+    Raises:
+        ValueError: The folder holds a run, files that a run would overwrite, or is being written by another process.
+        OSError: The folder cannot be written.
+    """
+    handle = UntrustedFolder(folder, create=True)
+    if handle.exists(_schema.NAME):
+        raise ValueError(f"{show(folder)} must not hold a run yet; it does. Resume it, or choose another folder.")
+    strange = [name for name in (*_FIXED, STREAM, PARQUET, DIRECTIONS) if handle.exists(name)]
+    if strange and not handle.exists(".lock"):  # a run that died while it was begun has the lock file
+        raise ValueError(f"{show(folder)} must not hold {', '.join(strange)} of something else. Choose another folder.")
+    lock = RunLock(handle)
+    try:
+        _clean(handle, keep_to=-1)
+        write_json_in(handle, "spec.json", dict(spec), "spec")
+        write_json_in(handle, "env.json", environment(), "env")
+        save_tensors_in(handle, INITIAL, dict(initial), "initial")
+        manifest = _schema.Manifest("running", _schema.checksums(handle, _FIXED))
+        run = Run(lock, manifest, None)
+        _schema.write_manifest(handle, manifest)
+    except BaseException:
+        lock.release()
+        raise
+    return run
+
+
+def resume_run(folder: Path, *, step: int) -> Run:
+    """Go on with a run, sealed or not, from a checkpoint: rows and directions after `step` are dropped.
+
+    Args:
+        folder: The run.
+        step: Of the checkpoint that training goes on from; -1 drops everything.
+
+    Raises:
+        FileNotFoundError: There is no run.
+        ValueError: It is damaged, of an unknown version, or being written by another process.
+        OSError: The folder cannot be written.
+    """
+    import pyarrow.compute as pc
+
+    try:
+        handle = UntrustedFolder(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"A run directory must hold {_schema.NAME}; {show(folder)} does not. Check the path."
+        ) from None
+    if _schema.read_manifest(handle).is_thin:
+        raise ValueError(
+            f"{show(folder)} must be a run with its weights to go on; it is a thin copy. Choose another folder."
+        )
+    lock = RunLock(handle)
+    try:
+        manifest = _schema.read_manifest(handle)  # again, because its writer may have sealed it just now
+        _schema.verify(handle, manifest, _FIXED)
+        verify_directions(handle, manifest)
+        table, num_torn = _recorded(handle, manifest, step)
+        last = pc.max(table["step"]).as_py()
+        kept = table.filter(pc.less_equal(table["step"], step)).combine_chunks()
+        files = {name: manifest.files[name] for name in _FIXED}
+        lost = manifest.num_lost_blocks + num_torn
+        running = replace(manifest, state="running", num_rows=None, files=files, num_lost_blocks=lost)
+        run = Run(lock, running, kept)
+        if kept.num_rows < table.num_rows:
+            run.dropped = (table.num_rows - kept.num_rows, last)
+        _schema.write_manifest(handle, running)
+        _clean(handle, keep_to=step)
+    except BaseException:
+        lock.release()
+        raise
+    return run
+
+
+def read_sealed(folder: UntrustedFolder, manifest: _schema.Manifest, most_rows: int | None = None) -> "pa.Table":
+    """Read the table of a finished run, checked against the manifest."""
+    _schema.verify(folder, manifest, [PARQUET])
+    return read_parquet(folder, PARQUET, most_rows=row_limit(most_rows))
+
+
+def verify_directions(folder: UntrustedFolder, manifest: _schema.Manifest) -> None:
+    """Check the directions of a sealed run: the files that the manifest lists are there, and there are no others."""
+    if manifest.state == "sealed":
+        listed = [name for name in manifest.files if name.startswith(f"{DIRECTIONS}/")]
+        _schema.verify(folder, manifest, dict.fromkeys([*listed, *directions_names(folder).values()]))
+
+
+def _recorded(folder: UntrustedFolder, manifest: _schema.Manifest, step: int) -> "tuple[pa.Table, int]":
+    """Return all rows that can be read, with a warning if some up to `step` may be missing, and how many are torn."""
+    if manifest.state == "sealed":
+        return read_sealed(folder, manifest), 0
+    try:
+        contents = read_stream(folder, STREAM, most_rows=row_limit())
+    except FileNotFoundError:
+        raise UntrustedInputError(
+            f"{show(folder.path)} must hold {STREAM}; it is missing. Restore it, or drop the run."
+        ) from None
+    last = contents.table["step"][-1].as_py() if contents.table.num_rows else 0
+    if contents.num_unread_bytes and last < step:
+        warnings.warn(
+            f"{show(folder.path)} was cut off or damaged: it can be read to step {last}, and is resumed from step "
+            f"{step}. What was recorded in between is lost.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return contents.table, contents.num_torn_blocks
+
+
+def _last_measured(table: "pa.Table | None") -> int:
+    import pyarrow.compute as pc
+
+    if table is None:
+        return -1
+    last = pc.max(table.filter(pc.greater_equal(table["layer"], 0))["step"]).as_py()
+    return -1 if last is None else int(last)
+
+
+def directions_names(folder: UntrustedFolder) -> dict[int, str]:
+    """Return the files of leading singular vectors of a run, relative to its folder, by step in ascending order."""
+    try:
+        with folder.folder(DIRECTIONS) as inner:
+            found = [(re.fullmatch(r"step-([0-9]{1,18})\.safetensors", name), name) for name in inner.names()]
+    except FileNotFoundError:
+        return {}
+    return dict(sorted((int(match[1]), f"{DIRECTIONS}/{name}") for match, name in found if match))
+
+
+def _clean(folder: UntrustedFolder, *, keep_to: int) -> None:
+    """Remove what a dead process left, what sealing made, and what was recorded after a step."""
+    remove_leftovers(folder)
+    folder.remove(PARQUET)
+    if folder.exists(DIRECTIONS):
+        with folder.folder(DIRECTIONS) as inner:
+            remove_leftovers(inner)
+        for step, name in directions_names(folder).items():
+            if step > keep_to:
+                folder.remove(name)
