@@ -47,7 +47,7 @@ def diff(
         if path is not None:
             file(path, option)
     from rankrise import checkpoints as ck
-    from rankrise.checkpoints._folders import show
+    from rankrise.checkpoints.files import show
 
     base, tuned = checkpoints[0], checkpoints[1:]
     plan = ck.plan_diff(base, tuned or None, allow_torch_load=allow_torch_load)
@@ -88,7 +88,7 @@ def _show_plan(plan: "Plan", as_json: bool) -> None:
         ]
         typer.echo(json.dumps(records, indent=1))
     else:
-        from rankrise.checkpoints._folders import show
+        from rankrise.checkpoints.files import show
 
         for step, preflight in zip(plan.steps, plan.preflights, strict=True):
             if len(plan.steps) > 1:

@@ -89,7 +89,7 @@ def show_extraction(done: "Extraction", *, as_json: bool) -> None:
 
 
 def _text(done: "Extraction") -> str:
-    from rankrise.checkpoints._folders import show
+    from rankrise.checkpoints.files import show
 
     *lines, training = _advice_lines(done.advice, done.errors)
     changed = len(done.advice.modules)
@@ -147,7 +147,7 @@ def _percent(value: float) -> str:
 
 def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
     """The rule, the table, the curve; last, what a training takes."""
-    from rankrise.checkpoints._folders import show
+    from rankrise.checkpoints.files import show
 
     rows = [
         {

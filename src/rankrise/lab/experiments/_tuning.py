@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.checkpoints import Advice, ModuleSpectrum, advise
-from rankrise.checkpoints._advice import lora_arguments
+from rankrise.checkpoints.lora import lora_arguments
 from rankrise.lab.experiments._prediction_spec import Method
 from rankrise.lab.models import GPTConfig, build_model
 from rankrise.lab.training import TrainingConfig
