@@ -4,19 +4,19 @@ Checkpoints are hostile input: every header, index and name is checked before it
 allowed, and weights are read one pair at a time.
 """
 
+from rankrise.checkpoints.compare import CheckpointWarning as CheckpointWarning
+from rankrise.checkpoints.compare import Diff as Diff
+from rankrise.checkpoints.compare import Plan as Plan
+from rankrise.checkpoints.compare import Progress as Progress
+from rankrise.checkpoints.compare import Row as Row
+from rankrise.checkpoints.compare import Step as Step
+from rankrise.checkpoints.compare import Total as Total
+from rankrise.checkpoints.compare import diff as diff
+from rankrise.checkpoints.compare import diff_text as diff_text
+from rankrise.checkpoints.compare import find_steps as find_steps
+from rankrise.checkpoints.compare import plan_diff as plan_diff
 from rankrise.checkpoints.delta import Decomposition as Decomposition
 from rankrise.checkpoints.delta import decompose_delta as decompose_delta
-from rankrise.checkpoints.diff import CheckpointWarning as CheckpointWarning
-from rankrise.checkpoints.diff import Diff as Diff
-from rankrise.checkpoints.diff import Plan as Plan
-from rankrise.checkpoints.diff import Progress as Progress
-from rankrise.checkpoints.diff import Row as Row
-from rankrise.checkpoints.diff import Step as Step
-from rankrise.checkpoints.diff import Total as Total
-from rankrise.checkpoints.diff import diff as diff
-from rankrise.checkpoints.diff import diff_text as diff_text
-from rankrise.checkpoints.diff import find_steps as find_steps
-from rankrise.checkpoints.diff import plan_diff as plan_diff
 from rankrise.checkpoints.files import Checkpoint as Checkpoint
 from rankrise.checkpoints.files import LowRankDelta as LowRankDelta
 from rankrise.checkpoints.files import TensorInfo as TensorInfo

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankrise.checkpoints.diff import (
+from rankrise.checkpoints.compare import (
     Diff,
     Row,
     curve_table,

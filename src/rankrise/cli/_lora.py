@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankrise.cli._diff import existing
 from rankrise.cli._output import progress, table
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def lora(
     if tuned is None:
         _from_run(base, steps, rules, as_json, unusable={"out": out, "floor": floor, "save": save, "verify": verify})
         return
+    existing(base, tuned)
     import torch
 
     from rankrise.checkpoints import extract_lora, match_checkpoints, open_checkpoint

@@ -1,5 +1,6 @@
 """The change Δ = tuned − base of one weight: read in blocks of rows, measured, decomposed."""
 
+from rankrise.checkpoints.delta._change import HELD_BYTES as HELD_BYTES
 from rankrise.checkpoints.delta._change import Delta as Delta
 from rankrise.checkpoints.delta._change import Matrix as Matrix
 from rankrise.checkpoints.delta._change import find_device as find_device

@@ -17,6 +17,7 @@ from rankrise.checkpoints.delta._decomposition import Blocks
 from rankrise.checkpoints.files import Checkpoint
 from rankrise.checkpoints.match import Pair
 
+HELD_BYTES = 2**31  # of tensors held: a change, or a change and the factors of others; what is larger is read again
 _BLOCK_ELEMENTS = 2**24  # 64 MB in float32
 
 
@@ -54,20 +55,34 @@ class Matrix:
 
     def blocks(self) -> Iterator[Block]:
         """All rows, in order."""
-        m, n = self.shape
-        rows = max(1, _BLOCK_ELEMENTS // max(1, n))
-        for begin in range(0, m, rows):
-            yield self.rows(begin, min(m, begin + rows))
+        return (self.rows(begin, end) for begin, end in self.spans())
 
     def rows(self, begin: int, end: int) -> Block:
-        """Rows `begin` to `end` of both."""
+        """Rows `begin` to `end` of both, and whether they are equal bit for bit."""
+        base, tuned = self._stored(begin, end)
+        same = base.dtype == tuned.dtype and not self.has_scales and torch.equal(_bits(base), _bits(tuned))
+        return Block(*self._widened(base, tuned), same)
+
+    def weights(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
+        """Rows `begin` to `end` of the base and the tuned, in one dtype: float32, or float64 if one of them has it."""
+        return self._widened(*self._stored(begin, end))
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """First and last row of every block that is read at a time."""
+        m, n = self.shape
+        size = max(1, _BLOCK_ELEMENTS // max(1, n))
+        return ((begin, min(m, begin + size)) for begin in range(0, m, size))
+
+    def _stored(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
         base, tuned = (
             _rows(checkpoint, name, begin, end, self.expert, self.shape[1])
             for checkpoint, name in zip((self.base, self.tuned), self._names, strict=True)
         )
-        same = base.dtype == tuned.dtype and not self.has_scales and torch.equal(_bits(base), _bits(tuned))
+        return base, tuned
+
+    def _widened(self, base: Tensor, tuned: Tensor) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(torch.promote_types(base.dtype, tuned.dtype), torch.float32)
-        return Block(base.to(self.device, wide), tuned.to(self.device, wide), same)
+        return base.to(self.device, wide), tuned.to(self.device, wide)
 
     @property
     def _names(self) -> tuple[str, str]:
@@ -83,8 +98,11 @@ def matrices(base: Checkpoint, tuned: Checkpoint, pair: Pair, device: str = "cpu
         return [
             Matrix(base, tuned, pair, f"{pair.name}[{e}]", (shape[1], shape[2]), e, device) for e in range(shape[0])
         ]
-    flat = (1, math.prod(shape)) if len(shape) < 2 else (shape[0], math.prod(shape[1:]))
-    return [Matrix(base, tuned, pair, pair.name, flat, None, device)]
+    return [Matrix(base, tuned, pair, pair.name, _flat(shape), None, device)]
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (1, math.prod(shape)) if len(shape) < 2 else (shape[0], math.prod(shape[1:]))
 
 
 def find_device(name: str | None) -> str:
@@ -119,41 +137,35 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(torch.uint8)
 
 
-_WHOLE = 2**28  # entries of a change that is kept in one piece: 1 GB in float32
-_BLOCK = 2**24  # entries read at a time
-
-
 class Delta:
-    """The change of one pair; `blocks()` goes through its rows, and remembers them where they are few.
+    """The change Δ of one pair as a matrix; `blocks()` goes through its rows, and remembers them where they are few.
 
-    `base_norm` is ‖W‖_F of the base, known after the first pass.
+    A vector is one row, and more than two dimensions are flattened to (first, everything else). `base_norm` is ‖W‖_F of
+    the base, known after the first pass.
     """
 
-    def __init__(self, base: Checkpoint, tuned: Checkpoint, pair: Pair, device: torch.device | str = "cpu") -> None:
-        self._base, self._tuned, self._pair, self._device = base, tuned, pair, device
+    def __init__(self, base: Checkpoint, tuned: Checkpoint, pair: Pair, device: str = "cpu") -> None:
+        self.matrix = Matrix(base, tuned, pair, pair.name, _flat(pair.shape), None, device)
+        self._is_small = 4 * math.prod(pair.shape) <= HELD_BYTES // 2  # factors may take the other half
         self._whole: Tensor | None = None
         self.base_norm = math.nan
 
     def blocks(self) -> Iterator[Tensor]:
-        """Blocks of rows; a vector is one column, more than two dimensions are flattened, nothing of what is empty."""
-        if 0 in self._pair.shape:
+        """Blocks of rows; none of a matrix that is empty."""
+        if 0 in self.matrix.shape:
             return
-        if self._whole is not None:
-            yield self._whole
-            return
-        if math.prod(self._pair.shape) <= _WHOLE:
-            blocks = list(self._read())
-            self._whole = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+        if self._is_small:
+            if self._whole is None:
+                blocks = list(self._read())
+                self._whole = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
             yield self._whole
             return
         yield from self._read()
 
     @property
     def source(self) -> Tensor | Blocks:
-        """For `decompose_delta`."""
-        if math.prod(self._pair.shape) > _WHOLE:
-            return self.blocks
-        return next(self.blocks())
+        """What `decompose_delta` takes: Δ in one piece where it is small, else a function that reads its blocks."""
+        return next(self.blocks()) if self._is_small else self.blocks
 
     def squared_norm(self) -> float:
         """‖Δ‖_F²."""
@@ -162,34 +174,20 @@ class Delta:
     def rounding(self) -> float:
         """Largest singular value that rounding to the working precision gives: `eps ‖W‖_F (1/√m + 1/√n) / √12`.
 
-        Errors of ulp²/12 in every entry, with ulp at most `eps |w|`; known after the first pass.
+        Every entry has an error of variance ulp²/12, with ulp at most `eps |w|`. Call it after the first pass, which
+        finds ‖W‖_F.
         """
-        m = self._pair.shape[0]
-        n = math.prod(self._pair.shape) // m
-        names = zip((self._base, self._tuned), self._names, strict=True)
-        is_wide = all(checkpoint.tensors[name].dtype == torch.float64 for checkpoint, name in names)
+        m, n = self.matrix.shape
+        is_wide = all(dtype == torch.float64 for dtype in self.matrix.dtypes)
         eps = torch.finfo(torch.float64 if is_wide else torch.float32).eps
         return eps * self.base_norm * (1 / math.sqrt(m) + 1 / math.sqrt(n)) / math.sqrt(12)
 
-    @property
-    def _names(self) -> tuple[str, str]:
-        assert self._pair.base_name is not None
-        assert self._pair.tuned_name is not None
-        return self._pair.base_name, self._pair.tuned_name
-
     def _read(self) -> Iterator[Tensor]:
-        (base_name, tuned_name), shape = self._names, self._pair.shape
-        num_rows = shape[0] if shape else 1
-        size = max(1, _BLOCK // max(1, math.prod(shape[1:])))
         squares = 0.0
-        for begin in range(0, num_rows, size):
-            end = min(num_rows, begin + size)
-            base, tuned = (
-                _wide(_stored_rows(checkpoint, name, begin, end)).to(self._device)
-                for checkpoint, name in ((self._base, base_name), (self._tuned, tuned_name))
-            )
+        for begin, end in self.matrix.spans():
+            base, tuned = self.matrix.weights(begin, end)
             squares += float(torch.linalg.vector_norm(base, dtype=torch.float64)) ** 2
-            yield (tuned - base).reshape(end - begin, -1)
+            yield tuned - base
         self.base_norm = math.sqrt(squares)
 
 
@@ -202,12 +200,3 @@ def note_on_size(change: float, base: float) -> str | None:
     if not base or change < base:
         return None
     return f"the matrices changed by {change / base:.0%} of their size: is this a fine-tune of this base?"
-
-
-def _stored_rows(checkpoint: Checkpoint, name: str, begin: int, end: int) -> Tensor:
-    info = checkpoint.tensors[name]
-    return checkpoint.read_weight(name, begin, end) if info.shape else checkpoint.read(name).reshape(1)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)

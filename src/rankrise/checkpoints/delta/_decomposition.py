@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rankrise.linalg._decompose import symmetric_eigen, thin_svd
+from rankrise.linalg import symmetric_eigen, thin_svd
 
 Blocks = Callable[[], Iterable[Tensor]]  # each call goes through the rows of Δ once more
 _START, _SPARE = 24, 8  # directions at first, and those beyond the ones that are trusted

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankrise.checkpoints.delta._change import Matrix
+from rankrise.checkpoints.delta._change import HELD_BYTES, Matrix
 from rankrise.linalg import rank_above_floor, storage_dtype
 
-_HELD_BYTES = 2**31  # a change up to this size is held; a larger one is read again in every pass
 _SPECTRUM_WORK = {"cpu": 2**25, "cuda": 2**28}  # elements of a matrix whose floor is found in full
 _NUM_VECTORS = 8
 _MOST_PASSES = 24
@@ -74,7 +73,7 @@ def first_pass(matrix: Matrix) -> Sums:
             sums.largest = max(sums.largest, top)
             sums.change += _square_sum(delta, top)
         _add_rounding(sums, matrix, (block.base, block.tuned))
-        if m * n * delta.itemsize <= _HELD_BYTES and sums.largest <= _LARGEST:
+        if m * n * delta.itemsize <= HELD_BYTES and sums.largest <= _LARGEST:
             held = delta if len(delta) == m else _filled(held, at, delta, m)
         at += len(delta)
     sums.held = held if all(sums.finite) and sums.largest <= _LARGEST else None

@@ -1,6 +1,7 @@
 """Checkpoints as files that someone else wrote: every header, index and name is checked before it is believed."""
 
 from rankrise.checkpoints.files._adapter_files import LowRankDelta as LowRankDelta
+from rankrise.checkpoints.files._adapter_files import peft_setting as peft_setting
 from rankrise.checkpoints.files._checkpoint import Checkpoint as Checkpoint
 from rankrise.checkpoints.files._checkpoint import open_checkpoint as open_checkpoint
 from rankrise.checkpoints.files._folders import find_inside as find_inside

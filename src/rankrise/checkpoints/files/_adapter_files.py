@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ _REFUSED = (
     "velora_config",
     "monteclora_config",
 )
+_LONGEST_PATTERN = 1000  # a name has up to 500 characters, and each may be escaped
 _KEEPS_THE_BASE = ("gaussian", "eva", "orthogonal", "mica")  # starts for which PEFT leaves the base alone
 Read = Callable[[str], Tensor]
 
@@ -183,7 +184,7 @@ def _check_rank(config: Mapping[str, Any], module: str, rank: int) -> None:
 
 
 def _peft_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
-    given = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"))
+    given = peft_setting(config, "alpha", module)
     alpha = _number(given)
     if alpha is None:
         why = "its config has no lora_alpha" if given is None else f"{show(given, 40)} is no number for lora_alpha"
@@ -191,19 +192,32 @@ def _peft_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank) if rank else 0.0
 
 
-def _by_pattern(patterns: object, module: str, default: object) -> object:
-    """PEFT's rule: the first key that matches the end of the module's name."""
+def peft_setting(config: Mapping[str, Any], kind: Literal["rank", "alpha"], module: str) -> Any:
+    """What PEFT gives a module: the value of the first pattern that matches the end of its name, else the default.
+
+    Args:
+        config: An `adapter_config.json`; `rank_pattern` and `alpha_pattern` go before `r` and `lora_alpha`.
+        kind: Which of the two settings.
+        module: Name of the module in memory.
+
+    Raises:
+        ValueError: A key of a pattern is an expression that may take forever to match, or none at all.
+
+    >>> peft_setting({"r": 8, "rank_pattern": {"q_proj": 4}}, "rank", "layers.0.q_proj")
+    4
+    """
+    patterns = config.get(f"{kind}_pattern")
     for key, value in (patterns if isinstance(patterns, Mapping) else {}).items():
-        if len(key) > 300 or not _SAFE_PATTERN.fullmatch(key):  # an expression from a file may take forever
+        if len(key) > _LONGEST_PATTERN or not _SAFE_PATTERN.fullmatch(key):
             raise ValueError(
-                f"A key of alpha_pattern must be a plain name; got {show(key)!r}. Write full module names."
+                f"A key of {kind}_pattern must be a plain name; got {show(key)!r}. Write full module names."
             )
         try:
             if re.match(rf"(.*\.)?({key})$", module):
                 return value
         except re.error:
-            raise ValueError(f"A key of alpha_pattern must be a name or an expression; got {show(key)!r}.") from None
-    return default
+            raise ValueError(f"A key of {kind}_pattern must be a name or an expression; got {show(key)!r}.") from None
+    return config.get("r" if kind == "rank" else "lora_alpha")
 
 
 def _number(value: object) -> float | None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankrise.checkpoints.delta import Delta
-from rankrise.checkpoints.files import find_inside, open_safetensors
+from rankrise.checkpoints.files import find_inside, open_safetensors, peft_setting
 from rankrise.checkpoints.lora._peft_writer import CONFIG, MODEL, PREFIX
 from rankrise.checkpoints.match import Module
 
@@ -45,7 +45,7 @@ def verify_factors(folder: Path, deltas: Mapping[str, tuple[Callable[[], Delta],
     errors = {}
     for name, (delta, module) in deltas.items():
         a, b = (file.read(f"{PREFIX}{name}.lora_{letter}.weight").to(torch.float32) for letter in "AB")
-        rank, alpha = (peft_value(config, key, name) for key in ("rank", "alpha"))
+        rank, alpha = peft_setting(config, "rank", name), peft_setting(config, "alpha", name)
         if rank != a.shape[0] or alpha != rank:
             raise ValueError(f"The adapter of {name!r} must have rank and alpha {a.shape[0]}; got {rank} and {alpha}.")
         left, right = (a.mT, b.mT) if module.is_transposed else (b, a)
@@ -57,16 +57,6 @@ def verify_factors(folder: Path, deltas: Mapping[str, tuple[Callable[[], Delta],
             begin += len(block)
         errors[name] = math.sqrt(rest / total)
     return errors
-
-
-def peft_value(config: Mapping[str, Any], key: str, module: str) -> Any:
-    """`r` or `lora_alpha` of a module by PEFT's own rule: the first pattern that ends its name."""
-    import re
-
-    for pattern, value in (config.get(f"{key}_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return config["r" if key == "rank" else "lora_alpha"]
 
 
 def require_transformers() -> None:

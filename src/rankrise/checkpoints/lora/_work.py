@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from rankrise.checkpoints.delta import (
+    HELD_BYTES,
     Decomposition,
     Delta,
     decompose_delta,
     first_pass,
     full_floor,
-    matrices,
     quick_floor,
 )
 from rankrise.checkpoints.files import Checkpoint, show
@@ -25,7 +25,7 @@ from rankrise.checkpoints.match import Module, Pair, Preflight
 OnModule = Callable[[str, int, int], None]  # name, how many are done, of how many
 _FIRST_RANK = 64  # directions at first where the rule needs spectra and not ranks
 _ROUNDS = 5
-_HELD_BYTES = 2**30  # of factors that wait to be written; those of further modules are found again
+_HELD_BYTES = HELD_BYTES // 2  # of factors that wait to be written; the other half is for the change that is read
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ class Work:
 
     def _floor(self, pair: Pair, delta: Delta) -> tuple[int, str]:
         """The rank above the floor of the stored formats, and a note where it is a lower bound."""
-        (matrix,) = matrices(self.base, self.tuned, pair, self.device)
+        matrix = delta.matrix
         if matrix.has_scales:
             raise ValueError(
                 f"`floor` must have weights on a known grid; {show(pair.name)!r} is stored with scales. Use `energy`."

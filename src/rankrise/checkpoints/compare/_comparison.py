@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rankrise.checkpoints.compare._circuits import find_heads, measure_layer
+from rankrise.checkpoints.compare._measure import Measured, measure_pair, overlap
+from rankrise.checkpoints.compare._result import Diff, Row
+from rankrise.checkpoints.compare._sources import Source, Step, find_sources, jumps, open_source
 from rankrise.checkpoints.delta import find_device, note_on_size
-from rankrise.checkpoints.diff._circuits import find_heads, measure_layer
-from rankrise.checkpoints.diff._measure import Measured, measure_pair, overlap
-from rankrise.checkpoints.diff._result import Diff, Row
-from rankrise.checkpoints.diff._sources import Source, Step, find_sources, jumps, open_source
 from rankrise.checkpoints.files import Checkpoint
 from rankrise.checkpoints.match import Pair, Preflight, match_checkpoints
 from rankrise.heads import HeadMap, Layout

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rankrise.checkpoints.diff._result import Diff, Row, Total
+from rankrise.checkpoints.compare._result import Diff, Row, Total
 from rankrise.checkpoints.files import show
 
 _MOST_ROWS = 60

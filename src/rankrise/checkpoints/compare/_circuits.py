@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankrise.checkpoints.diff._measure import ZERO, spectral_fields
-from rankrise.checkpoints.diff._result import Row
+from rankrise.checkpoints.compare._measure import ZERO, spectral_fields
+from rankrise.checkpoints.compare._result import Row
 from rankrise.checkpoints.files import Checkpoint
 from rankrise.checkpoints.match import Pair
 from rankrise.heads import CIRCUITS, AttentionLayer, HeadMap, Layout, WeightView, resolve

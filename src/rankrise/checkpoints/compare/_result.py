@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankrise.checkpoints.diff._sources import Step
+from rankrise.checkpoints.compare._sources import Step
 from rankrise.checkpoints.match import Preflight
 from rankrise.signals import Stages, detect_stages
 from rankrise.store import replacing

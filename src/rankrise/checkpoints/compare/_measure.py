@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rankrise.checkpoints.compare._result import Row
 from rankrise.checkpoints.delta import (
     Matrix,
     delta_blocks,
@@ -19,7 +20,6 @@ from rankrise.checkpoints.delta import (
     quick_floor,
     spectrum,
 )
-from rankrise.checkpoints.diff._result import Row
 from rankrise.checkpoints.files import Checkpoint, LowRankDelta, show
 from rankrise.checkpoints.match import Pair, layer_of
 from rankrise.linalg import delta_spectrum, gaussian_spectra, rank_measures
