@@ -53,7 +53,7 @@ usage = resource.getrusage(resource.RUSAGE_SELF)
 print("BENCH " + json.dumps({"decomposition": spent, "total": usage.ru_utime + usage.ru_stime, "peak": peak}))
 """
 OURS = """
-import rankrise.checkpoints._work as work
+import rankrise.checkpoints.lora._work as work
 from rankrise.checkpoints import extract_lora
 work.decompose_delta = timed(work.decompose_delta)
 done = extract_lora({base!r}, {tuned!r}, out={out!r}, {rule})

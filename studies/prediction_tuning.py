@@ -12,7 +12,7 @@ from studies.prediction_spec import Method
 from torch import Tensor, nn
 
 from rankrise.checkpoints import Advice, ModuleSpectrum, advise
-from rankrise.checkpoints._advice import lora_arguments
+from rankrise.checkpoints.lora import lora_arguments
 from rankrise.lab.models import GPTConfig, build_model
 from rankrise.lab.training import TrainingConfig
 from rankrise.lab.training._evaluate import build_evaluation

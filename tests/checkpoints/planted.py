@@ -2,7 +2,7 @@
 
 import torch
 
-from rankrise.checkpoints._verify import _inputs, _outputs
+from rankrise.checkpoints.lora._verify import _inputs, _outputs
 
 
 def models():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankrise.checkpoints._allocation import allocate_ranks, ranks_for_energy
+from rankrise.checkpoints.lora._allocation import allocate_ranks, ranks_for_energy
 
 gains = st.lists(st.floats(0, 100, allow_subnormal=False), min_size=0, max_size=4).map(lambda g: sorted(g)[::-1])
 problems = st.lists(st.tuples(gains, st.integers(1, 9)), min_size=1, max_size=4)

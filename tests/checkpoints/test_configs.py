@@ -4,8 +4,9 @@ import pytest
 import torch
 from tests.checkpoints import files
 
-from rankrise.checkpoints import _names, diff, match_checkpoints, open_checkpoint
-from rankrise.checkpoints._configs import compare_configs
+from rankrise.checkpoints import diff, match_checkpoints, open_checkpoint
+from rankrise.checkpoints.match import _alignment
+from rankrise.checkpoints.match._pairs import compare_configs
 
 SEES = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "num_attention_heads": 4},
         "vision_config": {"model_type": "siglip", "num_attention_heads": 2}}  # fmt: skip
@@ -100,16 +101,16 @@ def test_a_prefix_that_only_one_part_can_have(tmp_path):
 
 
 def test_schemes_that_rename_nothing_are_not_tried(monkeypatch):
-    tried, best = [], _names._best
+    tried, best = [], _alignment._best
 
     def spy(*names):
         tried.append(names)
         return best(*names)
 
-    monkeypatch.setattr(_names, "_best", spy)
-    found = _names.align(["stack.0.x.w", "y"], ["other.0.z.v", "y"])
+    monkeypatch.setattr(_alignment, "_best", spy)
+    found = _alignment.align(["stack.0.x.w", "y"], ["other.0.z.v", "y"])
     assert (len(tried), set(found.base) & set(found.tuned)) == (1, {"y"})
-    _names.align(["vit.encoder.layer.0.attention.query.weight"], ["y"])
+    _alignment.align(["vit.encoder.layer.0.attention.query.weight"], ["y"])
     assert len(tried) > 2
 
 

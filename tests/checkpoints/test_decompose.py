@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankrise.checkpoints import decompose_delta
-from rankrise.checkpoints._decompose import decompose_factors
+from rankrise.checkpoints.delta._decomposition import decompose_factors
 
 
 def matrix(m, n, sigma, seed=0):

@@ -193,8 +193,8 @@ def test_large_tensors_are_read_in_blocks(tmp_path, monkeypatch):
     base = files.weights()
     folders = pair(tmp_path, base, files.tuned(base, size=0.1))
     whole, quick = diff(*folders, heads=False), diff(*folders, summary=True)
-    monkeypatch.setattr("rankrise.checkpoints._blocks._BLOCK_ELEMENTS", 50)
-    monkeypatch.setattr("rankrise.checkpoints._spectra._HELD_BYTES", 0)
+    monkeypatch.setattr("rankrise.checkpoints.delta._change._BLOCK_ELEMENTS", 50)
+    monkeypatch.setattr("rankrise.checkpoints.delta._spectra.HELD_BYTES", 0)
     for before, after in ((whole, diff(*folders, heads=False)), (quick, diff(*folders, summary=True))):
         for one, other in zip(before.rows, after.rows, strict=True):
             assert one.norm == pytest.approx(other.norm, rel=1e-6)
@@ -352,7 +352,7 @@ def test_progress_ends_at_the_whole(tmp_path):
 def test_nothing_is_read_before_the_plan_is_sound(tmp_path, monkeypatch):
     base = files.weights()
     folders = pair(tmp_path, base, base | {"lm_head.weight": torch.ones(40, 12)})
-    monkeypatch.setattr("rankrise.checkpoints._safetensors.SafetensorsFile._read", lambda *a: pytest.fail("read"))
+    monkeypatch.setattr("rankrise.checkpoints.files._safetensors.SafetensorsFile._read", lambda *a: pytest.fail("read"))
     plan = plan_diff(*folders)
     assert plan.preflights[0].problems
     with pytest.raises(ValueError, match=r"Shapes must agree: 'lm_head\.weight'"):

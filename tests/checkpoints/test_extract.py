@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tests.checkpoints.planted import adapter_logits, build, model_inputs, plant, planted_pair
 
 from rankrise.checkpoints import diff, extract_lora, open_checkpoint, resize_lora
-from rankrise.checkpoints._verify import _outputs
+from rankrise.checkpoints.lora._verify import _outputs
 
 NAMES = ("llama", "gpt2", "vit", "bert")
 pytestmark = pytest.mark.filterwarnings("ignore:.*fan_in_fan_out:UserWarning")

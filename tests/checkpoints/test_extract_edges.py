@@ -9,13 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.checkpoints.planted import plant, planted_pair
 
-from rankrise.checkpoints import _work as work_module
 from rankrise.checkpoints import decompose_delta, diff, extract_lora, resize_lora
-from rankrise.checkpoints._checkpoint import Checkpoint
-from rankrise.checkpoints._modules import find_modules
-from rankrise.checkpoints._safetensors import TensorInfo
-from rankrise.checkpoints._stream import stream_tensors
-from rankrise.checkpoints._verify import check_verifiable
+from rankrise.checkpoints.files._checkpoint import Checkpoint
+from rankrise.checkpoints.files._safetensors import TensorInfo, stream_tensors
+from rankrise.checkpoints.lora import _work as work_module
+from rankrise.checkpoints.lora._verify import check_verifiable
+from rankrise.checkpoints.match._modules import find_modules
 
 
 def files(folder, base, tuned):
@@ -164,7 +163,7 @@ def test_a_verification_that_fails_leaves_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("no logits")
 
-    monkeypatch.setattr("rankrise.checkpoints._extract.compare_logits", fail)
+    monkeypatch.setattr("rankrise.checkpoints.lora._extract.compare_logits", fail)
     with pytest.raises(ValueError, match="no logits"):
         extract_lora(base, tuned, out=tmp_path / "a", rank=2, verify=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
@@ -198,7 +197,7 @@ def test_memory_does_not_grow_with_the_number_of_modules(tmp_path, monkeypatch):
     """Counted and not measured: how many bytes of factors wait, and how many changes are held at once."""
     import gc
 
-    from rankrise.checkpoints._deltas import Delta
+    from rankrise.checkpoints.delta._change import Delta
 
     base = {f"h.{n}.up.weight": weights(64, 64, seed=n) for n in range(6)}
     pair = files(tmp_path, base, {name: w + 0.1 * weights(64, 64, seed=9) for name, w in base.items()})
@@ -283,7 +282,7 @@ def test_leftover_of_a_process_with_our_number_is_removed(tmp_path):
 def test_floor_of_a_large_weight_is_a_lower_bound(tmp_path, monkeypatch):
     base = {"a.weight": weights(256, 200)}
     pair = files(tmp_path, base, {"a.weight": changed(base["a.weight"], rank=70, size=0.3)})
-    monkeypatch.setattr("rankrise.checkpoints._spectra._SPECTRUM_WORK", {"cpu": 1000})
+    monkeypatch.setattr("rankrise.checkpoints.delta._spectra._SPECTRUM_WORK", {"cpu": 1000})
     (module,) = extract_lora(*pair, floor=True).advice.modules
     assert module.rank == 70  # more than the directions that are looked for first
     assert "a lower bound" in module.note

@@ -5,7 +5,7 @@ import torch
 from tests.checkpoints.planted import plant
 
 from rankrise.checkpoints import diff, extract_lora, open_checkpoint
-from rankrise.checkpoints._modules import find_modules
+from rankrise.checkpoints.match._modules import find_modules
 
 TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64,
         "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip

@@ -68,7 +68,7 @@ def test_a_file_beyond_the_limit_is_named(tmp_path, pair, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr("rankrise.checkpoints._peft_writer.stream_tensors", refuse)
+    monkeypatch.setattr("rankrise.checkpoints.lora._peft_writer.stream_tensors", refuse)
     with pytest.raises(OSError, match=r"File too large; .* Make room, or choose another `out`: '.*adapter'"):
         extract_lora(*pair, out=tmp_path / "adapter", rank=2)
     assert not list(tmp_path.glob(".tmp*"))

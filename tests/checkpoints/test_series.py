@@ -3,7 +3,7 @@
 import pytest
 
 from rankrise.checkpoints import find_steps
-from rankrise.checkpoints._series import jumps, number_steps
+from rankrise.checkpoints.compare._sources import jumps, number_steps
 
 
 def make(folder, *names):

@@ -6,7 +6,7 @@ import pytest
 from tests.checkpoints import files
 
 from rankrise.checkpoints import diff, plan_diff
-from rankrise.checkpoints._checkpoint import Checkpoint
+from rankrise.checkpoints.files._checkpoint import Checkpoint
 
 
 @pytest.fixture

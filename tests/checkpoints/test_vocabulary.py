@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.checkpoints.planted import build, plant
 
-from rankrise.checkpoints import _work as work_module
 from rankrise.checkpoints import diff, extract_lora
+from rankrise.checkpoints.lora import _work as work_module
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_the_summary_comes_first_then_layers_weights_and_heads(pair):
 
 
 def test_dry_run_reads_names_only(pair, monkeypatch):
-    monkeypatch.setattr("rankrise.checkpoints._safetensors.SafetensorsFile._read", lambda *a: pytest.fail("read"))
+    monkeypatch.setattr("rankrise.checkpoints.files._safetensors.SafetensorsFile._read", lambda *a: pytest.fail("read"))
     done = run(*pair, "--dry-run")
     assert done.exit_code == 0
     assert done.stdout.startswith("matched    17 tensors, 4,400 parameters\nrenamed    tuned: 'module.'")

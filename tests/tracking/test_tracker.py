@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from tests.linalg.oracles import principal_angles
 from tests.tracking.models import assert_same, in_order, select, small_model, train_step
 from torch import nn
 
@@ -139,7 +140,7 @@ def test_overlap_is_with_the_spectra_before(tmp_path):
     assert select(table, step=2, quantity="overlap_left").size == 0
     for side in ("left", "right"):
         now, before = (kept[step][f"1.vo.{side}"].double() for step in (6, 4))
-        angles = rr.linalg.principal_angles(now, before)
+        angles = principal_angles(now, before)
         found = select(table, step=6, layer=1, circuit="vo", quantity=f"overlap_{side}", index=1)
         np.testing.assert_allclose(found, angles.cos().square().mean(-1), rtol=1e-5)
 

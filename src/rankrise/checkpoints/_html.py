@@ -8,11 +8,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankrise.checkpoints import _text
-from rankrise.checkpoints._folders import show
-from rankrise.checkpoints._names import block_of
-from rankrise.checkpoints._result import Diff
-from rankrise.checkpoints._rows import Row
+from rankrise.checkpoints.compare import (
+    Diff,
+    Row,
+    curve_table,
+    head_table,
+    layer_table,
+    number,
+    summary_lines,
+    weight_table,
+)
+from rankrise.checkpoints.files import show
+from rankrise.checkpoints.match import block_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -96,7 +103,7 @@ def page(diff: Diff) -> str:
     return _template().render(
         base=show(diff.base or "none: adapters hold their change"),
         tuned=", ".join(show(step.path.name) for step in diff.steps[:8]) + (" …" if len(diff.steps) > 8 else ""),
-        summary=_text.summary_lines(diff),
+        summary=summary_lines(diff),
         curves=_curves(diff),
         maps=_maps(diff),
         height=_HEIGHT,
@@ -159,7 +166,7 @@ def _map(
                 "colour": _colour(share),
                 "ink": "#fff" if share is not None and share > 0.6 else "#1a1a1a",
                 "number": _short(value) if width == _WIDE and row.status == "changed" else "",
-                "text": f"{show(row.name, 80)}: {_text.number(value) if row.status == 'changed' else row.status}",
+                "text": f"{show(row.name, 80)}: {number(value) if row.status == 'changed' else row.status}",
             }
         )
     labels = [{"x": left - 6, "y": 17 + _HEIGHT * n, "text": text, "anchor": "end"} for n, text in enumerate(lines)]
@@ -172,7 +179,7 @@ def _map(
     how = "logarithmic" if logarithmic else "linear"
     return {
         "title": title, "cells": cells, "labels": labels, "cell": width,
-        "scale": f"light {_text.number(low)} to dark {_text.number(high)}, {how}; grey: not measured",
+        "scale": f"light {number(low)} to dark {number(high)}, {how}; grey: not measured",
         "width": left + width * len(columns) + 8, "height": bottom + 6,
     }  # fmt: skip
 
@@ -225,10 +232,10 @@ def _curves(diff: Diff) -> list[dict[str, Any]]:
                 "title": title,
                 "points": " ".join(f"{x},{y}" for x, y in places),
                 "dots": [
-                    {"x": x, "y": y, "text": f"step {step}: {_text.number(value)}"}
+                    {"x": x, "y": y, "text": f"step {step}: {number(value)}"}
                     for (x, y), (step, value) in zip(places, pairs, strict=True)
                 ],
-                "ticks": [{"y": 170 - 155 * part, "text": _text.number(high * part)} for part in (0.0, 0.5, 1.0)],
+                "ticks": [{"y": 170 - 155 * part, "text": number(high * part)} for part in (0.0, 0.5, 1.0)],
                 "first": pairs[0][0],
                 "last": pairs[-1][0],
             }
@@ -249,10 +256,10 @@ def _spectra(diff: Diff) -> list[dict[str, str]]:
 
 def _tables(diff: Diff) -> list[dict[str, Any]]:
     parts = [
-        ("Steps", _text.curve_table(diff) if diff.is_series else []),
-        ("Layers", _text.layer_table(diff)),
-        ("Weights", _text.weight_table(diff, everything=True)),
-        ("Heads", _text.head_table(diff)),
+        ("Steps", curve_table(diff) if diff.is_series else []),
+        ("Layers", layer_table(diff)),
+        ("Weights", weight_table(diff, everything=True)),
+        ("Heads", head_table(diff)),
     ]
     return [
         {"title": title, "header": list(lines[0]), "lines": [list(line.values()) for line in lines[:_MOST_ROWS]]}

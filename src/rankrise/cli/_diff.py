@@ -1,6 +1,7 @@
 """`rankrise diff`: what a checkpoint, or a series of them, learned over its base."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,8 +47,9 @@ def diff(
     for path, option in ((parquet, "--parquet"), (html, "--html")):
         if path is not None:
             file(path, option)
+    existing(*checkpoints)
     from rankrise import checkpoints as ck
-    from rankrise.checkpoints._folders import show
+    from rankrise.checkpoints.files import show
 
     base, tuned = checkpoints[0], checkpoints[1:]
     plan = ck.plan_diff(base, tuned or None, allow_torch_load=allow_torch_load)
@@ -65,6 +67,18 @@ def diff(
     else:
         typer.echo(ck.diff_text(found, everything=everything, table=lambda rows: table(rows, left=_LEFT)))
     _write(found, parquet, html)
+
+
+def existing(*paths: Path) -> None:
+    """Refuse a path where nothing is before torch is imported, so that a mistyped path is answered at once.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            name = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
+            raise FileNotFoundError(f"{name} does not exist.")
 
 
 def _write(found: "Diff", parquet: Path | None, html: Path | None) -> None:
@@ -88,7 +102,7 @@ def _show_plan(plan: "Plan", as_json: bool) -> None:
         ]
         typer.echo(json.dumps(records, indent=1))
     else:
-        from rankrise.checkpoints._folders import show
+        from rankrise.checkpoints.files import show
 
         for step, preflight in zip(plan.steps, plan.preflights, strict=True):
             if len(plan.steps) > 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankrise.cli._diff import existing
 from rankrise.cli._output import progress, table
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def lora(
     if tuned is None:
         _from_run(base, steps, rules, as_json, unusable={"out": out, "floor": floor, "save": save, "verify": verify})
         return
+    existing(base, tuned)
     import torch
 
     from rankrise.checkpoints import extract_lora, match_checkpoints, open_checkpoint
@@ -89,7 +91,7 @@ def show_extraction(done: "Extraction", *, as_json: bool) -> None:
 
 
 def _text(done: "Extraction") -> str:
-    from rankrise.checkpoints._folders import show
+    from rankrise.checkpoints.files import show
 
     *lines, training = _advice_lines(done.advice, done.errors)
     changed = len(done.advice.modules)
@@ -147,7 +149,7 @@ def _percent(value: float) -> str:
 
 def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
     """The rule, the table, the curve; last, what a training takes."""
-    from rankrise.checkpoints._folders import show
+    from rankrise.checkpoints.files import show
 
     rows = [
         {

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rankrise.cli._diff import existing
 from rankrise.cli._lora import Budget, Energy, Error, Json, Rank, Snap, show_extraction
 
 
@@ -19,6 +20,7 @@ def resize(
     as_json: Json = False,
 ) -> None:
     """Write a LoRA adapter again with lower ranks, scale 1, and report the error for every module."""
+    existing(adapter)
     from rankrise.checkpoints import resize_lora
 
     done = resize_lora(adapter, out=out, energy=energy, rank=rank, error=error, budget=budget, snap=snap)

@@ -4,7 +4,8 @@ Pure functions on stacks of matrices, any floating dtype in, float64 out, on the
 gives the same bits on the same device; CPU and GPU agree within the error bound of each function.
 """
 
-from rankrise.linalg._angles import principal_angles as principal_angles
+from rankrise.linalg._decompose import symmetric_eigen as symmetric_eigen
+from rankrise.linalg._decompose import thin_svd as thin_svd
 from rankrise.linalg._floor import RankAboveFloor as RankAboveFloor
 from rankrise.linalg._floor import rank_above_floor as rank_above_floor
 from rankrise.linalg._floor import rounding_variance as rounding_variance

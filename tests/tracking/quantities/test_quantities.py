@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from tests.linalg.oracles import principal_angles
 
-from rankrise.linalg import principal_angles
 from rankrise.tracking import Quantity, subspace_overlap
 from rankrise.tracking.quantities import QUANTITIES, choose
 

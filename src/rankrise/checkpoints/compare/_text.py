@@ -1,0 +1,213 @@
+"""A diff as a person reads it in a terminal: the summary first, then a table by layer, then heads."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rankrise.checkpoints.compare._result import Diff, Row, Total
+from rankrise.checkpoints.files import show
+
+_MOST_ROWS = 60
+_COLUMNS = ("step", "relative", "stable_rank", "effective_rank", "energy_rank_90", "rank_above_floor", "overlap")
+
+
+def diff_text(
+    diff: Diff, *, everything: bool = False, table: Callable[[list[dict[str, str]]], str] | None = None
+) -> str:
+    """A diff as it is printed: the summary, the curve of a series, layers, weights, heads.
+
+    Args:
+        diff: What `diff` returned.
+        everything: Also list unchanged weights, and all of long tables.
+        table: How to lay out lines of cells; by default tabs between them.
+    """
+    layout = table or _plain_table
+    parts = ["\n".join(summary_lines(diff))]
+    if diff.is_series:
+        parts.append(layout(curve_table(diff)))
+        if diff.stages is not None:
+            parts.append("\n".join(f"stage at step {s.midpoint:.6g}" for s in diff.stages.stages) or "no stages")
+    if everything or not diff.is_identical:
+        for lines in (layer_table(diff), weight_table(diff, everything=everything), head_table(diff)):
+            shown = lines if everything else lines[:_MOST_ROWS]
+            if shown:
+                more = len(lines) - len(shown)
+                parts.append(layout(shown) + (f"\n… and {more} more: --all lists them" if more else ""))
+    return "\n\n".join(parts)
+
+
+def _plain_table(lines: list[dict[str, str]]) -> str:
+    return "\n".join("\t".join(cells) for cells in ([list(lines[0])] + [list(line.values()) for line in lines]))
+
+
+def summary_lines(diff: Diff) -> list[str]:
+    """What changed most, where, in total, and what could not be read."""
+    total = diff.totals[-1]
+    lines = [_headline(diff, total)]
+    rows = [row for row in diff.weights() if row.status == "changed"]
+    if rows and not diff.is_identical:
+        most = sorted(rows, key=_size, reverse=True)[:5]
+        lines.append("changed most: " + ", ".join(f"{show(row.name, 80)} {_sized(row)}" for row in most))
+        by_kind = _groups(rows)
+        if len(by_kind) > 1:
+            shares = ", ".join(f"{kind} {share:.0%}" for kind, share in by_kind[:6])
+            lines.append(f"where (share of the squared change): {shares}")
+    if total.num_not_finite:
+        names = [show(row.name, 60) for row in diff.weights() if row.status.startswith("not finite")]
+        lines.append(f"not finite: {len(names)} weights hold NaN or infinity, such as {names[0]}")
+    lines += [f"note: {note}" for note in diff.notes]
+    return lines
+
+
+def weight_table(diff: Diff, *, step: int | None = None, everything: bool = False) -> list[dict[str, str]]:
+    """A line for every weight that changed or could not be read, in the order of the layers."""
+    rows = [row for row in diff.weights(step) if everything or row.status not in ("identical", "unchanged")]
+    return _without_empty([_line(row, diff.summary) for row in rows])
+
+
+def layer_table(diff: Diff, step: int | None = None) -> list[dict[str, str]]:
+    """A line for every layer: size of the change and mean ranks of its matrices."""
+    layers: dict[int, list[Row]] = {}
+    for row in diff.weights(step):
+        layers.setdefault(row.layer, []).append(row)
+    lines = []
+    for layer in sorted(layers, key=lambda n: (n < 0, n)):
+        rows = layers[layer]
+        matrices = [row for row in rows if row.kind != "vector" and row.status == "changed"]
+        lines.append(
+            {
+                "layer": "other" if layer < 0 else str(layer),
+                "weights": str(len(rows)),
+                "changed": str(sum(row.status == "changed" for row in rows)),
+                "relative": number(_relative(rows)),
+                "norm": number(_norm(rows)),
+                "stable rank": number(_mean(row.stable_rank for row in matrices)),
+                **({} if diff.summary else {"effective": number(_mean(row.effective_rank for row in matrices))}),
+                "above floor": number(_mean(row.rank_above_floor for row in matrices)),
+            }
+        )
+    return _without_empty(lines)
+
+
+def head_table(diff: Diff, step: int | None = None) -> list[dict[str, str]]:
+    """A line for every head: both circuits."""
+    heads: dict[tuple[int, int], dict[str, Row]] = {}
+    for row in diff.circuits(step):
+        heads.setdefault((row.layer, row.head), {})[row.circuit] = row
+    lines = []
+    for (layer, head), rows in sorted(heads.items()):
+        line = {"layer": str(layer), "head": str(head)}
+        for circuit, row in sorted(rows.items()):
+            line |= {
+                f"{circuit} relative": number(row.relative) if row.status == "changed" else row.status,
+                f"{circuit} stable": number(row.stable_rank),
+                f"{circuit} 90%": number(row.energy_rank_90),
+                f"{circuit} null": number(row.null_stable_rank),
+                f"{circuit} above floor": number(row.rank_above_floor),
+            }
+        lines.append(line)
+    return _without_empty(lines)
+
+
+def curve_table(diff: Diff) -> list[dict[str, str]]:
+    """A line for every step."""
+    columns = [name for name in _COLUMNS[1:] if any(value is not None for value in diff.curves[name])]
+    if "relative" not in columns:
+        columns.insert(0, "norm")
+    return [
+        {"step": str(step.step)} | {_title(name): number(diff.curves[name][i]) for name in columns}
+        for i, step in enumerate(diff.steps)
+    ]
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a dash."""
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+def _headline(diff: Diff, total: Total) -> str:
+    if diff.is_identical:
+        return f"identical: none of {total.num_tensors} weights differs ({total.num_parameters:,} parameters)"
+    size = f"‖Δ‖ = {number(total.norm)}"
+    if total.relative is not None:
+        between = any(pair.base_delta is not None for pair in diff.preflights[-1].pairs)
+        size += f", {total.relative:.3g} of {'what the base adapter adds' if between else '‖W0‖'}"
+    return f"{total.num_changed} of {total.num_tensors} weights changed ({total.num_parameters:,} parameters); {size}"
+
+
+def _line(row: Row, summary: bool) -> dict[str, str]:
+    changed = row.status == "changed"
+    values: dict[str, Any] = {
+        "weight": show(row.name, 64),
+        "shape": "×".join(map(str, row.shape)) or "1",
+        "dtype": row.dtype,
+        "relative": number(row.relative) if changed else row.status,
+        "norm": number(row.norm),
+        "stable rank": number(row.stable_rank),
+    }
+    if not summary:
+        values |= {
+            "null": number(row.null_stable_rank),
+            "effective": number(row.effective_rank),
+            "90% energy": number(row.energy_rank_90),
+        }
+    at_least = "≥" if summary and row.rank_above_floor is not None and row.rank_above_floor >= 8 else ""
+    return values | {"above floor": at_least + number(row.rank_above_floor)}
+
+
+def _title(name: str) -> str:
+    return {"overlap": "cosine", "energy_rank_90": "90% energy", "rank_above_floor": "above floor"}.get(
+        name, name.replace("_", " ")
+    )
+
+
+def _size(row: Row) -> float:
+    return row.relative if row.relative is not None else row.norm or 0.0
+
+
+def _sized(row: Row) -> str:
+    return f"{row.relative:.2%}" if row.relative is not None else f"‖Δ‖ {number(row.norm)}"
+
+
+def _relative(rows: Sequence[Row]) -> float | None:
+    known = [row for row in rows if row.norm is not None and row.base_norm is not None]
+    base = sum((row.base_norm or 0) ** 2 for row in known)
+    return (sum((row.norm or 0) ** 2 for row in known) / base) ** 0.5 if base else None
+
+
+def _norm(rows: Sequence[Row]) -> float | None:
+    known = [row.norm for row in rows if row.norm is not None]
+    return sum(norm**2 for norm in known) ** 0.5 if known else None
+
+
+def _without_empty(lines: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Without the columns that hold nothing; with relative sizes, absolute ones are left out."""
+    kept = [key for key in (lines[0] if lines else {}) if any(line[key] != "-" for line in lines)]
+    if "relative" in kept and any(line["relative"][:1].isdigit() for line in lines):
+        kept.remove("norm")
+    return [{key: line[key] for key in kept} for line in lines]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _groups(rows: Sequence[Row]) -> list[tuple[str, float]]:
+    """Shares of the squared change by the part of the model, largest first."""
+    squares: dict[str, float] = {}
+    for row in rows:
+        squares[_part(row)] = squares.get(_part(row), 0.0) + (row.norm or 0.0) ** 2
+    total = sum(squares.values())
+    return sorted(((part, square / total) for part, square in squares.items()), key=lambda s: -s[1]) if total else []
+
+
+def _part(row: Row) -> str:
+    name = row.name.lower()
+    if row.kind == "vector":
+        return "norms and biases"
+    if row.layer < 0:
+        return "embeddings and heads"
+    words = ("attn", "attention", "query", "key", "value", "q_proj", "k_proj", "v_proj", "o_proj", "qkv", "wq", "wo")
+    return "attention" if any(word in name for word in words) else "mlp"

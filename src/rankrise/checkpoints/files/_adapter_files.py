@@ -1,0 +1,225 @@
+"""LoRA adapters of PEFT and MLX: which weight each pair changes, and by what.
+
+Both add `scale · B A` to a weight stored (out, in). PEFT keeps A as (rank, in) and B as (out, rank); MLX keeps their
+transposes. Anything beside plain LoRA is refused by name, as `scale · B A` would not be what it adds.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rankrise.checkpoints.files._folders import show
+from rankrise.checkpoints.files._safetensors import TensorInfo
+
+_PEFT = re.compile(r"(?P<module>.+)\.(?P<kind>lora_[AB]|lora_embedding_[AB])(?:\.(?:[^.]+\.)?weight|\.[^.]+)?")
+_MLX = re.compile(r"(?P<module>.+)\.(?P<kind>lora_[ab])")
+_SAFE_PATTERN = re.compile(r"[\w.\\^$|-]*(?:\.\*[\w.\\^$|-]*){0,2}")
+_REFUSED = (
+    "use_dora",
+    "use_qalora",
+    "lora_bias",
+    "trainable_token_indices",
+    "layer_replication",
+    "alora_invocation_tokens",
+    "target_parameters",
+    "use_bdlora",
+    "arrow_config",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
+)
+_LONGEST_PATTERN = 1000  # a name has up to 500 characters, and each may be escaped
+_KEEPS_THE_BASE = ("gaussian", "eva", "orthogonal", "mica")  # starts for which PEFT leaves the base alone
+Read = Callable[[str], Tensor]
+
+
+@dataclass(frozen=True)
+class LowRankDelta:
+    """What an adapter adds to one weight: `scale · B A`, (out, in), or its transpose where the weight is (in, out)."""
+
+    weight: str  # the weight it changes, as the adapter names it
+    a: str  # tensors of the adapter
+    b: str
+    scale: float
+    shape: tuple[int, int]  # of the change, as the weight is stored
+    rank: int
+    kept: str = "peft"  # "peft": A (rank, in), B (out, rank); "mlx": their transposes
+    transposed: bool = False  # the weight is stored (in, out): Conv1D and embeddings
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether PEFT made it for a Linear or a Conv1D, whose weights are stored either way round."""
+        return self.kept == "peft" and "lora_embedding_" not in self.a
+
+    def turned(self) -> "LowRankDelta":
+        """The same for a weight that is stored the other way round."""
+        return replace(self, shape=self.shape[::-1], transposed=not self.transposed)
+
+    def factors(self, read: Read) -> tuple[Tensor, Tensor]:
+        """`left` (m, rank) and `right` (n, rank) in float64 with `left rightᵀ` the change as the weight is stored.
+
+        Args:
+            read: From a tensor's name to the tensor, such as `Checkpoint.read`.
+        """
+        a, b = (read(name).to(torch.float64) for name in (self.a, self.b))
+        if self.kept == "mlx":
+            a, b = a.mT, b.mT
+        left, right = self.scale * b.flatten(1), a.flatten(1).mT
+        return (right, left) if self.transposed else (left, right)
+
+
+def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> dict[str, LowRankDelta]:
+    """From each weight that a PEFT adapter changes to what is added.
+
+    Raises:
+        ValueError: An adapter that is not plain LoRA; half of a pair; shapes that do not fit.
+    """
+    kind = str(config.get("peft_type"))
+    if kind != "LORA":
+        raise ValueError(f"An adapter must be LoRA; its config says {show(kind)!r}. Merge it into its base first.")
+    for option in _REFUSED:
+        if config.get(option):
+            raise ValueError(f"An adapter must be plain LoRA, scale·BA; its config has {option}. Merge it first.")
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower() not in _KEEPS_THE_BASE:
+        raise ValueError(
+            f"An adapter must leave its base alone; init_lora_weights is {show(start)!r}, for which PEFT changes "
+            "the base on loading. Save it with `path_initial_model_for_weight_conversion`, or merge it."
+        )
+    pairs: dict[str, dict[str, str]] = {}
+    for name in tensors:
+        if match := _PEFT.fullmatch(name):
+            _put(pairs, match["module"], match["kind"], name)
+        elif "lora_" in name:
+            raise ValueError(f"An adapter must be plain LoRA, scale·BA; it has {show(name)!r}. Merge it first.")
+    deltas = {}
+    for module, names in pairs.items():
+        prefix = "lora_embedding_" if any(key.startswith("lora_embedding_") for key in names) else "lora_"
+        a, b = _both(module, names, f"{prefix}A", f"{prefix}B")
+        rank, inputs, outputs = _peft_shapes(module, tensors[a].shape, tensors[b].shape)
+        _check_rank(config, module, rank)
+        transposed = prefix == "lora_embedding_" or bool(config.get("fan_in_fan_out"))
+        shape = (inputs, outputs) if transposed else (outputs, inputs)
+        scale = _peft_scale(config, module.removeprefix("base_model.model."), rank)
+        deltas[f"{module}.weight"] = LowRankDelta(f"{module}.weight", a, b, scale, shape, rank, "peft", transposed)
+    return deltas
+
+
+def mlx_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> dict[str, LowRankDelta]:
+    """From each weight that an MLX adapter changes to what is added.
+
+    Raises:
+        ValueError: As `peft_deltas`; no scale in the config.
+    """
+    kind = config.get("fine_tune_type", "lora")
+    if kind != "lora":
+        raise ValueError(f"An MLX adapter must be plain LoRA; its config says {show(kind)!r}. Fuse it first.")
+    options = config.get("lora_parameters")
+    scale = _number(options.get("scale")) if isinstance(options, Mapping) else None
+    if scale is None:
+        raise ValueError(
+            "The scale of an MLX adapter must be known; its adapter_config.json has no lora_parameters.scale."
+        )
+    pairs: dict[str, dict[str, str]] = {}
+    for name in tensors:
+        if match := _MLX.fullmatch(name):
+            _put(pairs, match["module"], match["kind"], name)
+        elif "lora_" in name:
+            raise ValueError(f"An MLX adapter must be lora_a and lora_b; it has {show(name)!r}. Fuse it first.")
+    deltas = {}
+    for module, names in pairs.items():
+        a, b = _both(module, names, "lora_a", "lora_b")
+        (inputs, *more), (rank, *outputs) = tensors[a].shape or (0,), tensors[b].shape or (0,)
+        if more != [rank] or len(outputs) != 1:
+            raise _unfit(module, tensors[a].shape, tensors[b].shape)
+        weight = f"{module}.weight"
+        deltas[weight] = LowRankDelta(weight, a, b, scale, (outputs[0], inputs), rank, "mlx")
+    return deltas
+
+
+def is_mlx(tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether a file is an MLX adapter, by its names."""
+    return any(_MLX.fullmatch(name) for name in tensors)
+
+
+def _put(pairs: dict[str, dict[str, str]], module: str, kind: str, name: str) -> None:
+    before = pairs.setdefault(module, {}).setdefault(kind, name)
+    if before != name:
+        raise ValueError(f"A weight must have one adapter; {show(module)!r} has {show(before)!r} and {show(name)!r}.")
+
+
+def _both(module: str, names: Mapping[str, str], a: str, b: str) -> tuple[str, str]:
+    if set(names) != {a, b}:
+        raise ValueError(
+            f"A LoRA adapter must have both {a} and {b}; {show(module)!r} has {', '.join(names)}. "
+            "The file may be truncated."
+        )
+    return names[a], names[b]
+
+
+def _peft_shapes(module: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(a) < 2 or len(b) < 2 or a[0] != b[1] or math.prod(b[2:]) != 1:  # a convolution's B is 1 × 1
+        raise _unfit(module, a, b)
+    return a[0], math.prod(a[1:]), b[0]
+
+
+def _unfit(module: str, a: tuple[int, ...], b: tuple[int, ...]) -> ValueError:
+    return ValueError(f"A and B of {show(module)!r} must share a rank; their shapes are {a} and {b}.")
+
+
+def _check_rank(config: Mapping[str, Any], module: str, rank: int) -> None:
+    """PEFT builds a module with `r` or a rank of `rank_pattern`; factors of another rank are not what it would load."""
+    patterns = config.get("rank_pattern")
+    ranks = [config.get("r"), *(patterns.values() if isinstance(patterns, Mapping) else ())]
+    if type(ranks[0]) is int and rank not in ranks:
+        raise ValueError(
+            f"The rank of an adapter must be in its config; {show(module)!r} has {rank} and r is {show(ranks[0])}. "
+            "Take the config and the file of one adapter."
+        )
+
+
+def _peft_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
+    given = peft_setting(config, "alpha", module)
+    alpha = _number(given)
+    if alpha is None:
+        why = "its config has no lora_alpha" if given is None else f"{show(given, 40)} is no number for lora_alpha"
+        raise ValueError(f"The scale of the adapter on {show(module)!r} must be known; {why}. Mend its config.")
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank) if rank else 0.0
+
+
+def peft_setting(config: Mapping[str, Any], kind: Literal["rank", "alpha"], module: str) -> Any:
+    """What PEFT gives a module: the value of the first pattern that matches the end of its name, else the default.
+
+    Args:
+        config: An `adapter_config.json`; `rank_pattern` and `alpha_pattern` go before `r` and `lora_alpha`.
+        kind: Which of the two settings.
+        module: Name of the module in memory.
+
+    Raises:
+        ValueError: A key of a pattern is an expression that may take forever to match, or none at all.
+
+    >>> peft_setting({"r": 8, "rank_pattern": {"q_proj": 4}}, "rank", "layers.0.q_proj")
+    4
+    """
+    patterns = config.get(f"{kind}_pattern")
+    for key, value in (patterns if isinstance(patterns, Mapping) else {}).items():
+        if len(key) > _LONGEST_PATTERN or not _SAFE_PATTERN.fullmatch(key):
+            raise ValueError(
+                f"A key of {kind}_pattern must be a plain name; got {show(key)!r}. Write full module names."
+            )
+        try:
+            if re.match(rf"(.*\.)?({key})$", module):
+                return value
+        except re.error:
+            raise ValueError(f"A key of {kind}_pattern must be a name or an expression; got {show(key)!r}.") from None
+    return config.get("r" if kind == "rank" else "lora_alpha")
+
+
+def _number(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if is_number else None  # type: ignore[arg-type]
