@@ -156,7 +156,7 @@ def steps_ms(step: Callable[[], None], device: str, *, num_steps: int) -> float:
 
 def leave_out_the_store() -> None:
     """Without pyarrow: numbers and directions still travel to the CPU, but no row is made and no file written."""
-    from rankrise.tracking import _open, _recorder, _tracker
+    from rankrise.tracking import _recorder, _tracked_run, _tracker
 
     class NoRun:
         initial_path = None
@@ -184,7 +184,7 @@ def leave_out_the_store() -> None:
             for reading in readings:
                 reading.values.cpu().numpy()
 
-    _open.open_run = lambda *_, **__: NoRun()
+    _tracked_run.open_run = lambda *_, **__: NoRun()
     _recorder.to_block = _tracker.to_block = NoRows
 
 

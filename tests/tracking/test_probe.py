@@ -3,14 +3,17 @@
 import pytest
 import torch
 from tests.tracking.models import select, small_model, train_step
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 import rankrise as rr
+from rankrise.tracking import Measurement
 
 
 class LargestActivation:
     """Of the last layer, and the gradient of its first weight."""
 
-    def attach(self, model):
+    def attach(self, model, head_map):
         self.activation = self.gradient = 0.0
         layer = model.layers[-1]
         self.handles = [
@@ -35,7 +38,7 @@ class LargestActivation:
 class Broken(LargestActivation):
     """Cannot be attached."""
 
-    def attach(self, model):
+    def attach(self, model, head_map):
         raise KeyError("no such layer")
 
 
@@ -70,3 +73,108 @@ def test_probe(tmp_path):
         assert values.size == 2
         assert (values > 0).all()
     assert not probed.layers[-1]._forward_hooks
+
+
+class Attention(nn.Module):
+    """Self-attention with its queries and keys in a projection that hooks can see."""
+
+    def __init__(self, width, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (self.split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        return self.o_proj(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    def split(self, x):
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class AttentionEntropy:
+    """Mean entropy of the attention of every head: all that a new quantity of activations needs."""
+
+    def attach(self, model, head_map):
+        self.layers = head_map.layers
+        self.seen = {}
+        self.handles = [
+            model.get_submodule(f"{layer.name}.{role}_proj").register_forward_hook(self._keeper(layer.index, role))
+            for layer in self.layers
+            for role in "qk"
+        ]
+
+    def _keeper(self, layer, role):
+        return lambda module, inputs, output: self.seen.__setitem__((layer, role), output.detach())
+
+    def read(self, step):
+        return [
+            Measurement("attention_entropy", self._entropy(layer)[None], layers=(layer.index,), heads=True)
+            for layer in self.layers
+            if (layer.index, "k") in self.seen
+        ]
+
+    def _entropy(self, layer):
+        q, k = (self.seen[layer.index, role].unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for role in "qk")
+        weights = (q @ k.mT / layer.head_dim**0.5).softmax(-1)
+        return torch.special.entr(weights).sum(-1).mean((0, 2))  # (heads,)
+
+    def detach(self):
+        for handle in self.handles:
+            handle.remove()
+
+
+@pytest.mark.parametrize("options", [{}, {"quantities": (), "heads": rr.heads.resolve}])
+def test_activations_of_every_head_are_rows_like_those_of_the_weights(tmp_path, options):
+    torch.manual_seed(0)
+    model = nn.Sequential(Attention(8, 2), Attention(8, 2))
+    x = torch.randn(3, 5, 8)
+    with rr.RankTracker(model, tmp_path, every=2, probes=[AttentionEntropy()], **options) as tracker:
+        for step in (1, 2):
+            model(x)
+            tracker.step(step)
+    table = rr.load_run(tmp_path)
+    assert select(table, step=1).size == 0
+    for layer, inputs in enumerate((x, model[0](x))):
+        module = model[layer]
+        for head in range(2):
+            q, k = (module.split(project(inputs))[:, head] for project in (module.q_proj, module.k_proj))
+            weights = (q @ k.mT / 2).softmax(-1)
+            expected = -(weights * weights.log()).sum(-1).mean()
+            found = select(table, quantity="attention_entropy", layer=layer, head=head, circuit="", index=-1)
+            assert found == pytest.approx([expected.item()], rel=1e-5)
+    assert not model[0].q_proj._forward_hooks
+
+
+class WholeMatrix:
+    """Singular values of a matrix of a model without heads, and one number of the model."""
+
+    def attach(self, model, head_map):
+        assert head_map is None
+        self.model = model
+
+    def read(self, step):
+        spectra = torch.stack([torch.linalg.svdvals(layer.weight.detach()) for layer in self.model])
+        return [
+            Measurement("spectrum", spectra, layers=(0, 1), circuit="w"),
+            Measurement("norm", spectra.norm()),
+        ]
+
+    def detach(self):
+        pass
+
+
+def test_model_without_attention_records_scalars_and_probes(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 4))
+    options = {"every": 1, "quantities": (), "probes": [WholeMatrix()]}
+    with rr.RankTracker(model, tmp_path, **options) as tracker:
+        tracker.step(1, loss=0.5)
+        assert tracker.head_map is None
+        assert tracker.estimate().spectra_bytes == 0
+    with rr.RankTracker(model, tmp_path, resume=1, **options) as tracker:
+        tracker.step(2, loss=0.25)
+    table = rr.load_run(tmp_path)
+    assert select(table, quantity="loss").tolist() == [0.5, 0.25]
+    for layer in range(2):
+        sigma = torch.linalg.svdvals(model[layer].weight.detach()).double()
+        assert select(table, step=2, quantity="spectrum", layer=layer, head=-1, circuit="w").tolist() == sigma.tolist()
+    assert select(table, quantity="norm", layer=-1).size == 2

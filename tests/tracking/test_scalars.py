@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankrise.tracking._scalars import PendingScalars
+from rankrise.tracking._recorder import PendingScalars
 
 
 @pytest.mark.parametrize(

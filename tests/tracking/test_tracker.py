@@ -193,6 +193,22 @@ def test_changed_head_count_is_refused(tmp_path):
     tracker.close()
 
 
+def test_model_is_resolved_once(tmp_path):
+    calls = []
+
+    def resolve(model):
+        calls.append(1)
+        return rr.heads.resolve(model)
+
+    model = small_model()
+    with rr.RankTracker(model, tmp_path, every=1, spectra=1, heads=resolve) as tracker:
+        train(model, tracker, steps=3)
+        assert len(calls) == 1
+        model.layers[0].self_attn.note = "new"  # what the heads depend on may have changed; it has not
+        train(model, tracker, steps=2, first=4)
+    assert len(calls) == 2
+
+
 def test_module_without_attention_is_refused(tmp_path):
     with pytest.raises(ValueError):  # noqa: PT011 - the message is the resolver's
         rr.RankTracker(nn.Linear(3, 3), tmp_path)

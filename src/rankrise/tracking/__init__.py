@@ -1,16 +1,19 @@
 """Watch the rank rise in any PyTorch transformer, in any training loop.
 
 `RankTracker` is the whole interface of a training loop; `rankrise.tracking.integrations` adapts it to HF Trainer and
-Lightning.
+Lightning. A `Quantity` measures the weights, a `Probe` gradients and activations; both give a `Measurement`.
 """
 
+from rankrise.tracking._afterwards import final_overlap as final_overlap
+from rankrise.tracking._afterwards import initial_spectra as initial_spectra
 from rankrise.tracking._change import Change as Change
 from rankrise.tracking._change import Directions as Directions
 from rankrise.tracking._change import MatrixChange as MatrixChange
 from rankrise.tracking._change import ProductChange as ProductChange
-from rankrise.tracking._final import final_overlap as final_overlap
-from rankrise.tracking._initial import initial_spectra as initial_spectra
-from rankrise.tracking._probe import Probe as Probe
+from rankrise.tracking._measurement import Measurement as Measurement
+from rankrise.tracking._measurement import Probe as Probe
+from rankrise.tracking._measurement import Quantity as Quantity
+from rankrise.tracking._quantities import subspace_overlap as subspace_overlap
 from rankrise.tracking._recorder import TrackingWarning as TrackingWarning
 from rankrise.tracking._schedule import At as At
 from rankrise.tracking._schedule import Every as Every
@@ -18,10 +21,9 @@ from rankrise.tracking._schedule import Schedule as Schedule
 from rankrise.tracking._schedule import at as at
 from rankrise.tracking._schedule import every as every
 from rankrise.tracking._schedule import log_spaced as log_spaced
+from rankrise.tracking._sinks import Sink as Sink
+from rankrise.tracking._sinks import TensorBoardSink as TensorBoardSink
+from rankrise.tracking._sinks import WandbSink as WandbSink
+from rankrise.tracking._tracked_run import RunDirectoryError as RunDirectoryError
 from rankrise.tracking._tracker import Estimate as Estimate
 from rankrise.tracking._tracker import RankTracker as RankTracker
-from rankrise.tracking.quantities import Quantity as Quantity
-from rankrise.tracking.quantities import subspace_overlap as subspace_overlap
-from rankrise.tracking.sinks import Sink as Sink
-from rankrise.tracking.sinks import TensorBoardSink as TensorBoardSink
-from rankrise.tracking.sinks import WandbSink as WandbSink

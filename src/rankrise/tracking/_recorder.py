@@ -1,22 +1,32 @@
-"""Where numbers go: the run directory always, sinks as well. Trouble there is said once, and training goes on."""
+"""Where numbers go: to the run directory and to the sinks. Errors there become one warning each; training goes on.
+
+A user's own numbers wait in `PendingScalars` and are written in blocks, because writing a block costs more than writing
+a number. Numbers on an accelerator are also read in blocks, so that no step waits for the device.
+"""
 
 import contextlib
 import errno
+import math
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rankrise.store import Run, rows, scalar_rows
-from rankrise.tracking._measure import Reading
-from rankrise.tracking.sinks import Sink, tag
+import torch
+from torch import Tensor
+
+from rankrise.store import Run, scalar_rows
+from rankrise.tracking._measurement import Measurement
+from rankrise.tracking._sinks import Sink, tag
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from torch import Tensor
-
 
 _RECORDING = "Recording to the run directory"
 _MOST_LATE_BYTES = 2**26  # of rows that are kept in memory while the disk refuses them
+_MOST_PENDING = 200  # scalars are written at the latest when so many wait
+_SECONDS = 1.0  # scalars on the CPU are written after this time, if a step comes
 
 
 class TrackingWarning(UserWarning):
@@ -24,14 +34,14 @@ class TrackingWarning(UserWarning):
 
 
 class Recorder:
-    """Takes numbers, and trouble."""
+    """Writes numbers to the run directory and to the sinks, and turns their errors into warnings."""
 
     def __init__(self, sinks: Sequence[Sink], *, strict: bool) -> None:
         self.run: Run | None = None
         self._sinks = list(sinks)
         self._strict = strict
         self._said: set[str] = set()
-        self._late: pa.RecordBatch | None = None  # what the disk has refused, to be tried again
+        self._late: pa.RecordBatch | None = None  # rows that the disk has refused; tried again with the next block
 
     @property
     def is_wanted(self) -> bool:
@@ -46,10 +56,10 @@ class Recorder:
         except errors as error:
             if self._strict:
                 raise
-            self.say(f"{what} failed: {_plain(error)} Training goes on without it; this is said once.", key=what)
+            self.say(f"{what} failed: {plain_reason(error)} Training goes on without it; this is said once.", key=what)
 
     def guard_all(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Turn any error into one warning, unless strict: around what a user wrote."""
+        """Turn any error into one warning, unless strict; meant for code that the user wrote."""
         return self.guard(what, (Exception,))
 
     def say(self, message: str, *, key: str) -> None:
@@ -62,12 +72,12 @@ class Recorder:
         self,
         step: int,
         scalars: Sequence[tuple[int, str, float]],
-        readings: Sequence[Reading] = (),
+        measurements: Sequence[Measurement] = (),
         *,
         sync: bool = False,
     ) -> None:
-        """Write a block, and with `sync` wait for the disk; then tell the sinks."""
-        block = to_block(step, scalars, readings)
+        """Write a block to the run directory, with `sync` wait for the disk, and copy it to the sinks."""
+        block = to_block(step, scalars, measurements)
         if block.num_rows == 0 and self._late is None:
             return
         if self.run is not None:
@@ -82,7 +92,7 @@ class Recorder:
             with self.guard(_RECORDING):
                 self.run.sync()
 
-    def save_directions(self, step: int, directions: "dict[str, Tensor]") -> None:
+    def save_directions(self, step: int, directions: dict[str, Tensor]) -> None:
         """Store singular vectors beside the table."""
         if self.run is not None and directions:
             with self.guard("Storing directions in the run directory"):
@@ -114,7 +124,7 @@ class Recorder:
         return self._late is not None
 
     def _write(self, run: Run, block: "pa.RecordBatch", *, sync: bool) -> None:
-        """Append a block after what came too late; if the disk refuses, keep both for the next time."""
+        """Append the rows refused before and this block; if the disk refuses again, keep both for the next time."""
         import pyarrow as pa
 
         late, self._late = self._late, None
@@ -146,30 +156,18 @@ class Recorder:
             if self._strict:
                 raise
             name = type(sink).__name__
-            self.say(f"{name} failed: {_plain(error)} It gets nothing more; training goes on.", key=name)
+            self.say(f"{name} failed: {plain_reason(error)} It gets nothing more; training goes on.", key=name)
             return False
         return True
 
 
 def to_block(
-    step: int, scalars: Sequence[tuple[int, str, float]], readings: Sequence[Reading] = ()
+    step: int, scalars: Sequence[tuple[int, str, float]], measurements: Sequence[Measurement] = ()
 ) -> "pa.RecordBatch":
     """Rows of the table: the user's scalars, then what was measured."""
     import pyarrow as pa
 
-    batches = [scalar_rows(scalars)] + [
-        rows(
-            step,
-            r.quantity.name,
-            r.values.cpu().numpy(),
-            circuit=r.circuit,
-            layers=r.layers,
-            heads=r.heads,
-            index=r.quantity.index,
-        )
-        for r in readings
-    ]
-    return pa.concat_batches(batches)
+    return pa.concat_batches([scalar_rows(scalars), *(measurement.rows(step) for measurement in measurements)])
 
 
 def _is_single(block: "pa.RecordBatch") -> "pa.BooleanArray":
@@ -178,7 +176,8 @@ def _is_single(block: "pa.RecordBatch") -> "pa.BooleanArray":
     return pc.equal(block["index"], -1)
 
 
-def _plain(error: BaseException) -> str:
+def plain_reason(error: BaseException) -> str:
+    """The reason of an error in one sentence, with what the user can do where that is known."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "the disk is full. Make room."
     if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -187,3 +186,63 @@ def _plain(error: BaseException) -> str:
         return "a file would pass the size limit of this process. Raise it (ulimit -f)."
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return f"{text.rstrip('.')}."
+
+
+@dataclass
+class PendingScalars:
+    """Scalars that were logged and not yet written."""
+
+    clock: Callable[[], float] = time.monotonic
+    _taken_at: float = -math.inf
+    _waiting: list[tuple[int, str, float | Tensor]] = field(default_factory=list)
+
+    def add(self, step: int, scalars: Mapping[str, object]) -> None:
+        """Take numbers: anything `float` takes, or a tensor of one number. If one is refused, none is taken.
+
+        Raises:
+            ValueError: A value is not a number, or a name is not text; the message names it.
+        """
+        self._waiting += [(step, _text(name), _number(name, value)) for name, value in scalars.items()]
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether to write now: 200 scalars wait, or all are on the CPU and nothing was written for a second."""
+        if len(self._waiting) >= _MOST_PENDING:
+            return True
+        if not self._waiting or self.clock() - self._taken_at < _SECONDS:
+            return False
+        return not any(isinstance(value, Tensor) for _, _, value in self._waiting)
+
+    def take(self) -> list[tuple[int, str, float]]:
+        """Return all scalars as (step, name, value), oldest first, and forget them."""
+        tensors = [value for _, _, value in self._waiting if isinstance(value, Tensor)]
+        values = iter(torch.stack([t.double() for t in tensors]).tolist() if tensors else [])
+        taken = [(step, name, next(values) if isinstance(v, Tensor) else v) for step, name, v in self._waiting]
+        self._waiting.clear()
+        self._taken_at = self.clock()
+        return taken
+
+
+def _text(name: str) -> str:
+    try:
+        name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"The name of a number must be text that UTF-8 can hold; got {name!r}.") from None
+    return name
+
+
+def _number(name: str, value: object) -> float | Tensor:
+    if isinstance(value, Tensor):
+        value = value.detach()
+        if value.numel() == 1 and value.device.type not in ("cpu", "mps"):
+            return value.reshape(()).clone()
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(
+            f"`{name}` must be one number; got {_what(value)}. Pass its mean, or one number at a time."
+        ) from None
+
+
+def _what(value: object) -> str:
+    return "an int too large for a float" if isinstance(value, int) else type(value).__name__

@@ -15,14 +15,9 @@ from torch import Tensor, nn
 
 from rankrise._arguments import as_count
 from rankrise.heads import HeadMap, Layout, resolve
-from rankrise.tracking import _open
-from rankrise.tracking._measure import Measured, Plan, Reading, groups, measure
-from rankrise.tracking._probe import Probe
-from rankrise.tracking._recorder import Recorder, to_block
-from rankrise.tracking._scalars import PendingScalars
-from rankrise.tracking._schedule import Every, Schedule, as_schedule, log_spaced
-from rankrise.tracking._schedule import every as every_
-from rankrise.tracking._weights import (
+from rankrise.tracking import _tracked_run
+from rankrise.tracking._measurement import Clock, Measurement, Probe, Quantity
+from rankrise.tracking._parameters import (
     InitialWeights,
     Place,
     check_place,
@@ -31,21 +26,26 @@ from rankrise.tracking._weights import (
     names_of,
     read_weights,
     refuse_partitioned,
-    shapes_of,
+    signature,
 )
-from rankrise.tracking.quantities import Clock, Quantity, choose
-from rankrise.tracking.sinks import Sink, check_sinks
+from rankrise.tracking._quantities import choose
+from rankrise.tracking._recorder import PendingScalars, Recorder, to_block
+from rankrise.tracking._schedule import Every, Schedule, as_schedule, log_spaced
+from rankrise.tracking._schedule import every as every_
+from rankrise.tracking._sinks import Sink, check_sinks
+from rankrise.tracking._stacks import Plan, Readout, groups, measure
+from rankrise.tracking._tracked_run import RunDirectoryError
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What tracking costs here: one measurement of each kind, timed on weights moved by noise, the slowest case."""
 
-    initial_bytes: int  # of initial weights, in the run directory and, unless on disk, in memory
-    ranks_ms: float  # a measurement on the clock `every`
-    ranks_bytes: int  # and the rows it writes
-    spectra_ms: float  # a measurement on the clock `spectra`
-    spectra_bytes: int  # rows and directions
+    initial_bytes: int  # size of the initial weights in the run directory and, unless on disk, in memory
+    ranks_ms: float  # time of a measurement on the clock `every`
+    ranks_bytes: int  # size of the rows it writes
+    spectra_ms: float  # time of a measurement on the clock `spectra`
+    spectra_bytes: int  # size of its rows and directions
 
 
 class RankTracker:
@@ -56,6 +56,9 @@ class RankTracker:
     changes nothing in training: no random number is drawn, no gradient or weight touched.
 
     In a distributed run every process builds a tracker and calls `step`; rank 0 measures and writes.
+
+    With `quantities=()` nothing is measured of the weights: only scalars and what probes read is recorded. The model
+    then needs no attention.
 
     >>> import tempfile
     >>> import rankrise as rr
@@ -89,46 +92,52 @@ class RankTracker:
         probes: Sequence[Probe] = (),
         config: Mapping[str, object] | None = None,
         strict: bool = False,
+        needs_folder: bool = False,
     ) -> None:
         """Copy the weights and open the run directory.
 
         Args:
-            model: Any module `rankrise.heads.resolve` understands, wrapped or not; before its first update, or resumed.
+            model: Any module `rankrise.heads.resolve` understands, wrapped or not, before its first update or resumed.
+                With `quantities=()`, any module.
             out: The run directory.
             every: When to measure ranks and norms of the circuits: a number of steps, or a schedule.
-            spectra: When to measure everything; ten times as seldom as `every` unless given (`log_spaced()` if `every`
-                is a schedule of its own).
-            quantities: What to measure, by name or as `Quantity`; everything unless given.
+            spectra: When to measure everything. By default at every tenth measurement of `every`, or at `log_spaced()`
+                steps if `every` is a schedule of its own.
+            quantities: What to measure of the weights, by name or as `Quantity`; all known quantities by default.
             directions: How many leading singular vectors of each circuit to follow and store; 0 for none.
-            matrices: Whether to read the whole matrices q, k, v, o beside the circuits, with the spectra.
+            matrices: Whether to read the whole matrices q, k, v, o beside the circuits whenever spectra are due.
             heads: A `Layout` that the resolver does not know, or a function that resolves the model, e.g.
-                `functools.partial(rankrise.heads.resolve, fold_norm=True)`.
+                `functools.partial(rankrise.heads.resolve, fold_norm=True)`. With `quantities=()` the model is resolved
+                only if this is given, for probes that read heads.
             initial: Where the initial weights are kept: on the `device` of the model, on the `cpu`, on `disk`, or
-                `auto`, beside the model up to 256 MB and on the CPU above.
-            resume: The step of the checkpoint that was loaded: go on with the run in `out`, dropping what it recorded
-                later. 0 begins a run, or starts one over that was cut off and had the same weights.
-            sinks: Dashboards that get a copy.
-            probes: Read gradients or activations through hooks.
-            config: Goes to `spec.json`.
-            strict: Raise where otherwise a warning is given and training goes on: disk full, sink gone.
+                `auto`, which means beside the model up to 256 MB and on the CPU above.
+            resume: The step of the checkpoint that was loaded. The run in `out` goes on from there; what it recorded
+                later is dropped. 0 begins a run, or starts one over that was cut off and had the same weights.
+            sinks: Dashboards that get a copy of every number.
+            probes: Objects that read gradients or activations through hooks.
+            config: A mapping that is written into `spec.json`.
+            strict: Raise where otherwise a warning is given and training goes on, e.g. when the disk is full.
+            needs_folder: Raise if the run directory cannot be opened, even if not `strict`.
 
         Raises:
-            ValueError: A model or option that is not understood; a folder that holds another run, or has a writer;
-                a resumed model whose heads, or at step 0 whose weights, are not those of the run.
+            ValueError: The model or an option is not understood; the folder holds another run, or another process
+                writes it; the heads of a resumed model, or at step 0 its weights, are not those of the run.
+            RunDirectoryError: The folder cannot be written, and `strict` or `needs_folder` is set.
         """
         if not isinstance(model, nn.Module):
             raise ValueError(f"`model` must be a torch.nn.Module; got {type(model).__name__}.")
         self.out = Path(out)
-        _open.check_folder(self.out)
+        _tracked_run.check_folder(self.out)
         resume = None if resume is None else as_count(resume, "resume")
         self._model = model
-        self._resolve = heads if callable(heads) else functools.partial(resolve, heads=heads)
-        self._ranks_due = as_schedule(every)
-        self._spectra_due = _spectra_schedule(self._ranks_due, spectra)
+        ranks_due = as_schedule(every)
+        spectra_due = _spectra_schedule(ranks_due, spectra)
         check_place(initial)
         refuse_partitioned(model)
-        self._plan = Plan(choose(quantities), as_count(directions, "directions"), matrices)
-        self.head_map: HeadMap = self._resolve(model)
+        self._plan = Plan(choose(quantities), as_count(directions, "directions"), matrices, ranks_due, spectra_due)
+        self._resolve = heads if callable(heads) else functools.partial(resolve, heads=heads)
+        has_heads = bool(self._plan.quantities) or heads is not None
+        self.head_map: HeadMap | None = self._resolve(model) if has_heads else None
         self._is_main = is_main_process()
         self._is_sharded = is_sharded(model)
         check_sinks(sinks)
@@ -141,30 +150,29 @@ class RankTracker:
         self._directions: dict[str, Tensor] = {}
         self._initial: InitialWeights | None = None
 
-        self._shapes = shapes_of(model, self.head_map.parameters())
-        now = read_weights(model, self.head_map.parameters(), keep=self._is_main)
+        measured = self.head_map.parameters() if self.head_map is not None and self._plan.quantities else ()
+        self._signature = signature(model, self.head_map.parameters() if self.head_map is not None else ())
+        now = read_weights(model, measured, keep=self._is_main)
         if not self._is_main:
             return
         names = names_of(model)
-        spec = _open.spec(
-            self.head_map,
-            plan=self._plan,
-            every=self._ranks_due,
-            spectra=self._spectra_due,
-            config=config,
-            names=names,
-        )
-        weights = _open.initial_weights(self.out, {names[n]: w for n, w in now.items()}, spec, resume=resume)
-        with contextlib.ExitStack() as undo:  # of what was done, if the rest fails: the folder is free again
+        spec = _tracked_run.spec(self.head_map, self._plan, config, names)
+        weights = _tracked_run.initial_weights(self.out, {names[n]: w for n, w in now.items()}, spec, resume=resume)
+        with contextlib.ExitStack() as undo:  # if a later line fails, the folder is free again
             undo.callback(self._recorder.leave_run)
-            with self._recorder.guard(f"Opening the run directory {self.out}"):
-                self._recorder.run = _open.open_run(self.out, spec, weights, resume=resume)
-                self._directions = self._recorder.run.last_directions()
-                self._last_measured = self._recorder.run.last_measured
+            try:
+                self._recorder.run = _tracked_run.open_run(self.out, spec, weights, resume=resume)
+                with _tracked_run.opening(self.out):
+                    self._directions = self._recorder.run.last_directions()
+                    self._last_measured = self._recorder.run.last_measured
+            except RunDirectoryError as error:
+                if strict or needs_folder:
+                    raise
+                self._recorder.say(f"{error} Training goes on without it; this is said once.", key="opening")
             path = None if self._recorder.run is None else self._recorder.run.initial_path
             self._initial = InitialWeights(weights, initial, path, names)
             for probe in self._probes:
-                probe.attach(model)
+                probe.attach(model, self.head_map)
                 undo.callback(probe.detach)
             undo.pop_all()
 
@@ -180,7 +188,7 @@ class RankTracker:
         """
         step = as_count(step, "step")
         self.log(step, **scalars)
-        due = self._due(step)
+        due = self._plan.due(step)
         if due and step != self._last_measured:
             self._last_measured = step
             self._measure_and_record(step, due)
@@ -235,8 +243,9 @@ class RankTracker:
             for _ in range(2):  # the first warms up
                 self._synchronise()
                 begin = time.perf_counter()
-                readings, directions = self._measure(due, noise=True)
-                num_bytes = to_block(0, [], readings).nbytes + sum(t.nbytes for t in directions.values())
+                readout = self._measure(due, noise=True)
+                num_bytes = to_block(0, [], readout.measurements).nbytes
+                num_bytes += sum(t.nbytes for t in readout.directions.values())
                 self._synchronise()
                 cost[clock] = (1e3 * (time.perf_counter() - begin), num_bytes)
         initial_bytes = 0 if self._initial is None else self._initial.num_bytes
@@ -264,34 +273,45 @@ class RankTracker:
     ) -> None:
         self.close(seal=kind is None)
 
-    def _due(self, step: int) -> frozenset[Clock]:
-        if self._spectra_due(step):
-            return frozenset(("ranks", "spectra"))
-        return frozenset(("ranks",)) if self._ranks_due(step) else frozenset()
-
     def _measure_and_record(self, step: int, due: frozenset[Clock]) -> None:
-        shapes = shapes_of(self._model, self.head_map.parameters())
-        is_adapted = any(hasattr(module, "base_layer") for module in self._model.modules())  # PEFT: may be switched
-        if is_adapted or "spectra" in due or shapes != self._shapes:  # resolving costs as much as a cheap measurement
-            _open.refuse_changed_heads(self.head_map, self._resolve(self._model))
+        self._refuse_changed_heads()
         if not (self._recorder.is_wanted or self._is_sharded):
             return
-        readings, directions = self._measure(due)
+        readout = self._measure(due)
         if not self._is_main:
             return
-        if directions:
-            self._directions = directions
-            self._recorder.save_directions(step, directions)
-        if "ranks" in due:
-            for probe in self._probes:
-                self._pending.add(step, probe.read(step))
-        self._recorder.record(step, self._pending.take(), readings, sync="spectra" in due)
+        if readout.directions:
+            self._directions = readout.directions
+            self._recorder.save_directions(step, readout.directions)
+        measurements = readout.measurements + self._read_probes(step)
+        self._recorder.record(step, self._pending.take(), measurements, sync="spectra" in due)
+
+    def _refuse_changed_heads(self) -> None:
+        """Resolve the model again only if its signature changed: resolving costs as much as measuring ranks."""
+        if self.head_map is None:
+            return
+        now = signature(self._model, self.head_map.parameters())
+        if now != self._signature:
+            _tracked_run.refuse_changed_heads(self.head_map, self._resolve(self._model))
+            self._signature = now
+
+    def _read_probes(self, step: int) -> list[Measurement]:
+        """What the probes measured; plain numbers go to the scalars that wait."""
+        measurements: list[Measurement] = []
+        for probe in self._probes:
+            read = probe.read(step)
+            if isinstance(read, Mapping):
+                self._pending.add(step, read)
+            else:
+                measurements += read
+        return measurements
 
     @torch.no_grad()
-    def _measure(self, due: frozenset[Clock], *, noise: bool = False) -> tuple[list[Reading], dict[str, Tensor]]:
-        """Gather and measure group by group; whatever fails on the main process, it goes on gathering."""
-        readings: list[Reading] = []
-        directions: dict[str, Tensor] = {}
+    def _measure(self, due: frozenset[Clock], *, noise: bool = False) -> Readout:
+        """Gather and measure group by group. Errors on the main process do not stop the gathering."""
+        total = Readout()
+        if self.head_map is None or not self._plan.quantities:
+            return total
         device = next(self._model.parameters()).device
         for group in groups(self.head_map, device):
             names = dict.fromkeys(name for layer in group for name in layer.parameters())
@@ -301,7 +321,7 @@ class RankTracker:
             if noise:
                 now = {name: _moved(weight) for name, weight in now.items()}
             with self._recorder.guard("Measuring"):
-                measured = measure(
+                readout = measure(
                     group,
                     now,
                     self._initial,
@@ -310,22 +330,22 @@ class RankTracker:
                     previous=self._directions,
                     guard=self._recorder.guard_all,
                 )
-                readings += measured.readings
-                directions |= measured.directions
-                self._warn_of_non_finite(measured)
-        return readings, directions
+                total.measurements += readout.measurements
+                total.directions |= readout.directions
+                self._warn_of_non_finite(readout.not_finite)
+        return total
 
-    def _warn_of_non_finite(self, measured: Measured) -> None:
-        if measured.not_finite:
-            more = len(measured.not_finite) - 1
+    def _warn_of_non_finite(self, places: Sequence[str]) -> None:
+        if places:
+            more = len(places) - 1
             self._recorder.say(
-                f"The weights must be finite; at step {self._last_step} those of {measured.not_finite[0]}"
+                f"The weights must be finite; at step {self._last_step} those of {places[0]}"
                 f"{f' and {more} more' if more else ''} are not. Recorded as NaN; this is said once.",
                 key="not finite",
             )
 
     def _synchronise(self) -> None:
-        if next(self._model.parameters()).device.type == "cuda":
+        if any(parameter.is_cuda for parameter in self._model.parameters()):
             torch.cuda.synchronize()
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rankrise.checkpoints.files._folders import File, parse_json, read_bytes, read_into, show
-from rankrise.store._atomic import replacing
+from rankrise.store import replacing
 
 _HEADER_BYTES = 100 * 2**20
 _MOST_TENSORS = 500_000

@@ -5,7 +5,7 @@ import torch
 from tests.tracking.models import small_model
 
 import rankrise as rr
-from rankrise.tracking._weights import InitialWeights, copy_in_float32, is_sharded, names_of, read_weights, shapes_of
+from rankrise.tracking._parameters import InitialWeights, copy_in_float32, is_sharded, names_of, read_weights, signature
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, on compiling
 NAME = "layers.0.self_attn.in_proj_weight"
@@ -77,7 +77,10 @@ def test_partitioned_models_are_refused(tmp_path):
 
 def test_names_and_shapes():
     assert set(names_of(torch.nn.DataParallel(torch.compile(small_model()))).values()) == set(names_of(small_model()))
-    assert shapes_of(small_model(), [NAME, "gone"]) == {NAME: (36, 12), "gone": None}
+    assert (NAME, (36, 12)) in signature(small_model(), [NAME, "gone"])
+    assert signature(small_model(), [NAME]) == signature(small_model(seed=1).eval(), [NAME])
+    assert signature(small_model(), [NAME]) != signature(small_model(heads=2), [NAME])  # shapes are the same
+    assert signature(small_model(), [NAME]) != signature(torch.nn.Sequential(small_model()), [NAME])
 
 
 def test_a_module_called_module_keeps_its_own_initial_weights(tmp_path):

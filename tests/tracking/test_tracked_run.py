@@ -9,7 +9,8 @@ from tests.tracking.models import assert_same, small_model
 from torch import nn
 
 import rankrise as rr
-from rankrise.tracking import TrackingWarning, _open
+from rankrise.store._failpoints import VARIABLE
+from rankrise.tracking import RunDirectoryError, TrackingWarning, _tracked_run
 
 OPTIONS = {"every": 1, "config": {"lr": 0.1}}
 
@@ -111,7 +112,7 @@ def test_resume_with_the_initial_weights_is_said(run):
 
 
 def test_weights_that_were_not_saved_are_named(run, monkeypatch):
-    monkeypatch.setattr(_open, "load_initial", lambda _: {"other": torch.ones(1)})
+    monkeypatch.setattr(_tracked_run, "load_initial", lambda _: {"other": torch.ones(1)})
     with pytest.raises(ValueError, match=r"must be among those .* began with; 'layers\.0\.self_attn\.\S+' is not"):
         rr.RankTracker(trained(), run, resume=1, **OPTIONS)
 
@@ -180,3 +181,16 @@ def test_config_must_go_through_json(tmp_path):
     with pytest.raises(ValueError, match=r"`config` must go through JSON; .*Pass numbers"):
         rr.RankTracker(small_model(), tmp_path, config={"device": torch.device("cpu")})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [{"needs_folder": True}, {"strict": True}])
+def test_folder_that_cannot_be_written_has_an_error_of_its_own(tmp_path, monkeypatch, options):
+    monkeypatch.setenv(VARIABLE, "spec.write:full")
+    with pytest.raises(
+        RunDirectoryError, match=r"^Opening the run directory .* failed: the disk is full\. Make room\.$"
+    ):
+        rr.RankTracker(small_model(), tmp_path, **options)
+    with pytest.warns(
+        TrackingWarning, match=r"^Opening the run directory .* Training goes on without it; this is said"
+    ):
+        assert not rr.RankTracker(small_model(), tmp_path).is_recording

@@ -1,56 +1,54 @@
-"""From weights now and at the start to numbers: layers of one shape are stacked, every quantity reads the stack.
+"""From weights now and at the start to measurements: layers of one shape are stacked, every quantity reads the stack.
 
-A group holds as many layers as fit a budget: of small layers, one call costs as much as ten.
+A group holds as many layers as fit a memory budget, because one call on ten small layers costs as much as on one.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from rankrise.heads import AttentionLayer, HeadMap
+from rankrise.heads import CIRCUITS, AttentionLayer, HeadMap
 from rankrise.tracking._change import Change, Directions, MatrixChange, ProductChange, matrix_spectra
-from rankrise.tracking._weights import InitialWeights
-from rankrise.tracking.quantities import Clock, Quantity
+from rankrise.tracking._measurement import Clock, Measurement, Quantity
+from rankrise.tracking._parameters import InitialWeights
+from rankrise.tracking._schedule import Schedule
 
 Guard = Callable[[str], contextlib.AbstractContextManager[object]]
-CIRCUITS = ("kq", "vo")
 MATRICES = ("q", "k", "v", "o")
 _GROUP_BYTES = {"cpu": 2**22, "cuda": 2**27}  # of float32 weights
 
 
-class Reading(NamedTuple):
-    """One quantity of one circuit of a group of layers."""
+@dataclass
+class Readout:
+    """What a measurement of the weights gave, gathered group by group."""
 
-    quantity: Quantity
-    circuit: str
-    layers: tuple[int, ...]
-    values: Tensor  # (layers, heads), (layers, heads, k), and without heads for a whole matrix
-    heads: bool
-
-
-class Measured(NamedTuple):
-    """What a group of layers gave."""
-
-    readings: list[Reading]
-    directions: dict[str, Tensor]  # "3.kq.left", "3.kq.sigma", "3.kq.right": (heads, ...) of layer 3
-    not_finite: list[str]  # "layer 3 head 1 (kq)"
+    measurements: list[Measurement] = field(default_factory=list)
+    directions: dict[str, Tensor] = field(default_factory=dict)  # "3.kq.left", "3.kq.sigma", "3.kq.right" of layer 3
+    not_finite: list[str] = field(default_factory=list)  # "layer 3 head 1 (kq)"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """What to measure of the weights, and when."""
 
     quantities: tuple[Quantity, ...]
     num_directions: int
     matrices: bool
+    every: Schedule  # the clock `ranks`
+    spectra: Schedule  # the clock `spectra`
+
+    def due(self, step: int) -> frozenset[Clock]:
+        """The clocks that strike at `step`; whenever spectra are due, ranks are due too."""
+        if self.spectra(step):
+            return frozenset(("ranks", "spectra"))
+        return frozenset(("ranks",)) if self.every(step) else frozenset()
 
 
 def groups(head_map: HeadMap, device: torch.device) -> Iterator[tuple[AttentionLayer, ...]]:
-    """Runs of layers whose factors have the same shapes, within the budget of the device."""
+    """Consecutive layers whose factors have the same shapes, within the memory budget of the device."""
     budget = _GROUP_BYTES.get(device.type, _GROUP_BYTES["cuda"])
     group: list[AttentionLayer] = []
     for layer in head_map.layers:
@@ -71,21 +69,21 @@ def measure(
     due: frozenset[Clock],
     previous: Mapping[str, Tensor],
     guard: Guard = contextlib.nullcontext,
-) -> Measured:
+) -> Readout:
     """Measure a group of layers.
 
     Args:
         group: Layers of one shape.
         now: Their weights.
-        initial: What they were.
+        initial: What these weights were before the first step.
         plan: What to measure.
-        due: Which clocks have struck. Whole matrices are read with the spectra, and then in every quantity.
-        previous: Directions of the measurement before, as in `Measured.directions`.
-        guard: From a description to a context in which one quantity is read, and its errors end.
+        due: The clocks that have struck. Whole matrices are read when spectra are due, and then in every quantity.
+        previous: Directions of the measurement before, keyed as in `Readout.directions`.
+        guard: From a description to a context in which one quantity is read, and which handles its errors.
     """
     weights, start = initial.pair(now)
     layers = tuple(layer.index for layer in group)
-    measured = Measured([], {}, [])
+    readout = Readout()
     wanted = [q for q in plan.quantities if q.clock in due]
     factors = {circuit: _factors(group, circuit, weights, start) for circuit in CIRCUITS}
     for circuits in _of_one_shape({circuit: [f[0] for f in parts] for circuit, parts in factors.items()}):
@@ -97,23 +95,55 @@ def measure(
             left, right = (torch.where(finite[:, None, None], w, w0) for w, w0 in ((left, left0), (right, right0)))
         before = _stack_directions(previous, layers, circuits, left.device)
         change = ProductChange(left, right, left0, right0, plan.num_directions, before)
-        _read(measured, wanted, change, circuits, layers, finite.reshape(len(circuits), len(layers), -1), guard)
+        stack = _Stack(change, circuits, layers, finite.reshape(len(circuits), len(layers), -1))
+        stack.read(wanted, readout, guard)
         if "spectra" in due and change.leading is not None:
-            _keep_directions(measured.directions, change.leading, layers, circuits)
+            _keep_directions(readout.directions, change.leading, layers, circuits)
     if plan.matrices and "spectra" in due:
         deltas = {role: _matrix_deltas(group, role, weights, start) for role in MATRICES}
         for roles in _of_one_shape({role: (delta,) for role, delta in deltas.items()}):
             delta = torch.cat([deltas.pop(role) for role in roles])
             finite = delta.isfinite().all(-1).all(-1)
             sigma = matrix_spectra(torch.where(finite[:, None, None], delta, 0.0))
-            _read(measured, plan.quantities, MatrixChange(sigma), roles, layers, finite.reshape(len(roles), -1), guard)
-    return measured
+            stack = _Stack(MatrixChange(sigma), roles, layers, finite.reshape(len(roles), -1))
+            stack.read(plan.quantities, readout, guard)
+    return readout
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The change of some circuits of some layers, one matrix for every entry of `finite`."""
+
+    change: Change
+    circuits: Sequence[str]
+    layers: tuple[int, ...]
+    finite: Tensor  # whether the weights are: (circuits, layers, heads), or (circuits, layers) for whole matrices
+
+    def read(self, wanted: Sequence[Quantity], readout: Readout, guard: Guard) -> None:
+        """Add what the quantities read; it is NaN where the weights are not finite."""
+        finite = self.finite
+        for quantity in wanted:
+            with guard(f"Measuring {quantity.name!r}"):
+                values = quantity.measure(self.change)
+                if values is None:
+                    continue
+                _check_shape(quantity, values, finite.numel())
+                values = values.double().reshape(*finite.shape, *values.shape[1:])
+                mask = finite.reshape(*finite.shape, *(1 for _ in values.shape[finite.ndim :]))
+                values = torch.where(mask, values, torch.nan)
+                readout.measurements += [
+                    Measurement(quantity.name, part, self.layers, finite.ndim == 3, circuit, quantity.index)
+                    for circuit, part in zip(self.circuits, values, strict=True)
+                ]
+        for position in (~finite).nonzero().tolist():
+            head = f" head {position[2]}" if len(position) > 2 else ""
+            readout.not_finite.append(f"layer {self.layers[position[1]]}{head} ({self.circuits[position[0]]})")
 
 
 def _factors(
     group: Sequence[AttentionLayer], circuit: str, weights: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> list[tuple[Tensor, ...]]:
-    """left, right, left0, right0 of one circuit, each a view a layer."""
+    """left, right, left0, right0 of one circuit, each with one view per layer."""
     now, then = ([layer.factors(circuit, w.__getitem__) for layer in group] for w in (weights, start))
     return [*zip(*now, strict=True), *zip(*then, strict=True)]
 
@@ -121,44 +151,18 @@ def _factors(
 def _matrix_deltas(
     group: Sequence[AttentionLayer], role: str, weights: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> Tensor:
-    """W − W0 of one role, a layer each, taller than wide: its spectrum is all that is read."""
+    """W − W0 of one role for every layer, transposed to be taller than wide: only its spectrum is read."""
     views = [layer.roles[role] for layer in group]
     delta = torch.stack([v.matrix(weights.__getitem__) - v.matrix(start.__getitem__) for v in views])
     return delta if delta.shape[-2] >= delta.shape[-1] else delta.mT
 
 
 def _of_one_shape(stacks: Mapping[str, Sequence[Tensor]]) -> list[tuple[str, ...]]:
-    """The names whose stacks can be measured together: one call costs an accelerator little more than half of two."""
+    """Names whose stacks are measured together, because one call costs an accelerator little more than half of two."""
     shapes: dict[tuple[object, ...], list[str]] = {}
     for name, tensors in stacks.items():
         shapes.setdefault(tuple((t.shape, t.dtype) for t in tensors), []).append(name)
     return [tuple(names) for names in shapes.values()]
-
-
-def _read(
-    measured: Measured,
-    wanted: Sequence[Quantity],
-    change: Change,
-    circuits: Sequence[str],
-    layers: tuple[int, ...],
-    finite: Tensor,
-    guard: Guard,
-) -> None:
-    """Add what the quantities read, NaN where the weights are not finite: (circuits, layers), or heads behind these."""
-    for quantity in wanted:
-        with guard(f"Measuring {quantity.name!r}"):
-            values = quantity.measure(change)
-            if values is None:
-                continue
-            _check_shape(quantity, values, finite.numel())
-            values = values.double().reshape(*finite.shape, *values.shape[1:])
-            mask = finite.reshape(*finite.shape, *(1 for _ in values.shape[finite.ndim :]))
-            values = torch.where(mask, values, torch.nan)
-            for circuit, part in zip(circuits, values, strict=True):
-                measured.readings.append(Reading(quantity, circuit, layers, part, heads=finite.ndim == 3))
-    for position in (~finite).nonzero().tolist():
-        head = f" head {position[2]}" if len(position) > 2 else ""
-        measured.not_finite.append(f"layer {layers[position[1]]}{head} ({circuits[position[0]]})")
 
 
 def _check_shape(quantity: Quantity, values: object, num: int) -> None:

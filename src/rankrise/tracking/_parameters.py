@@ -1,10 +1,10 @@
-"""Read the weights of a model that trains, and keep those it began with.
+"""The parameters of a model in training: read them, keep what they were, notice when the model is rebuilt.
 
-Sharded parameters (FSDP2, tensor parallel) are gathered one at a time by `full_tensor`, a collective: every process
-calls it for the same names in the same order, and the main one keeps what comes.
+Sharded parameters (FSDP2, tensor parallel) are gathered one at a time by `full_tensor`. This is a collective: every
+process calls it for the same names in the same order, and the main process keeps the result.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -15,7 +15,7 @@ from rankrise.heads import canonical_names
 
 Place = Literal["auto", "device", "cpu", "disk"]
 _PLACES = get_args(Place)
-_AUTO_BYTES = 2**28  # up to this many the initial weights stay on the device of the model
+_AUTO_BYTES = 2**28  # with `auto`, initial weights up to this size stay on the device of the model
 
 
 def is_main_process() -> bool:
@@ -35,7 +35,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def check_place(place: str) -> None:
-    """Refuse a place that is none.
+    """Refuse an unknown place.
 
     >>> check_place("disk")
     """
@@ -44,10 +44,10 @@ def check_place(place: str) -> None:
 
 
 def refuse_partitioned(model: nn.Module) -> None:
-    """Refuse models whose parameters are cut up in a way that hides their shapes.
+    """Refuse models whose parameters are partitioned in a way that hides their shapes.
 
     Raises:
-        ValueError: DeepSpeed ZeRO-3, or FSDP1.
+        ValueError: The model is partitioned by DeepSpeed ZeRO-3 or FSDP1.
     """
     if any(hasattr(p, "ds_id") and p.numel() == 0 for p in model.parameters()):
         name, instead = "DeepSpeed ZeRO-3", "FSDP2 (`fully_shard`) or ZeRO-2"
@@ -58,19 +58,56 @@ def refuse_partitioned(model: nn.Module) -> None:
     raise ValueError(f"Weights must be whole, or sharded by DTensor; {name} hides their shapes. Use {instead}.")
 
 
-def shapes_of(model: nn.Module, names: Iterable[str]) -> dict[str, tuple[int, ...] | None]:
-    """Shapes of parameters by name; None for one that is gone."""
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    return {name: tuple(parameters[name].shape) if name in parameters else None for name in names}
+Signature = tuple[tuple[object, ...], ...]
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))  # attributes that say nothing about heads
+
+
+def signature(model: nn.Module, names: Iterable[str]) -> Signature:
+    """What the heads of a model depend on; as long as the signature stays, the model need not be resolved again.
+
+    It has names and shapes of all parameters, and the plain attributes (`num_heads`, PEFT's `scaling`, …) of the
+    modules that hold the parameters in `names` and of the two modules around each.
+    """
+    parameters = tuple((name, tuple(p.shape)) for name, p in model.named_parameters(remove_duplicate=False))
+    modules = dict(model.named_modules(remove_duplicate=False))
+    paths = dict.fromkeys(path for name in names for path in _around(name))
+    settings = tuple(
+        (path, type(modules[path]), *_plain_attributes(modules[path])) for path in paths if path in modules
+    )
+    return (*parameters, *settings)
+
+
+def _around(name: str) -> Iterator[str]:
+    """Paths of the module that holds a parameter and of the two around it; with PEFT, the third is the attention."""
+    for _ in range(3):
+        name, _, _ = name.rpartition(".")
+        yield name
+        if not name:
+            return
+
+
+def _plain_attributes(module: nn.Module) -> Iterator[tuple[str, str]]:
+    for name, value in vars(module).items():
+        if name not in _OF_EVERY_MODULE and _is_plain(value):
+            yield name, repr(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is a number, text, or a collection of these."""
+    if isinstance(value, dict):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def read_weights(model: nn.Module, names: Iterable[str], *, keep: bool = True) -> dict[str, Tensor]:
-    """Whole weights by name, as they are now: not copied unless they had to be gathered.
+    """Whole weights by name, as they are now. They are copied only if they had to be gathered.
 
     Args:
-        model: In training.
-        names: As in `model.named_parameters()`; the same in every process.
-        keep: Whether this process wants them; if not it only takes part in gathering, and gets nothing.
+        model: The model in training.
+        names: Names as in `model.named_parameters()`; the same in every process.
+        keep: Whether this process wants the weights. If not, it only takes part in gathering and gets nothing.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     weights = {}
@@ -84,10 +121,10 @@ def read_weights(model: nn.Module, names: Iterable[str], *, keep: bool = True) -
 
 
 def copy_in_float32(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that training cannot reach, in float32 (float64 stays), under the same names.
+    """Copies that training does not change, in float32 (float64 stays), under the same names.
 
     Raises:
-        ValueError: A weight that is not finite, or has no data yet.
+        ValueError: A weight is not finite, or is on the meta device.
     """
     copies = {}
     for name, weight in weights.items():
@@ -119,9 +156,9 @@ class InitialWeights:
         self._kept = {} if self.place == "disk" else {k: self._put(w) for k, w in weights.items()}
 
     def pair(self, now: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Weights now and at the start, by their names now, in one dtype and on the device of those now.
+        """Weights now and at the start by their names now, in one dtype and on the device of the weights now.
 
-        On the CPU if that device has no float64 (MPS).
+        Both are on the CPU if the device has no float64 (MPS).
         """
         now = {name: weight.cpu() if weight.is_mps else weight for name, weight in now.items()}
         start = {name: self._read(self._names[name], weight.device) for name, weight in now.items()}
@@ -130,7 +167,7 @@ class InitialWeights:
     def _resolved(self, place: Place, path: Path | None) -> Place:
         if place == "auto":
             return "device" if self.num_bytes <= _AUTO_BYTES else "cpu"
-        return "cpu" if place == "disk" and path is None else place  # no file: the disk refused it
+        return "cpu" if place == "disk" and path is None else place  # there is no file if the disk refused it
 
     def _put(self, weight: Tensor) -> Tensor:
         return weight if self.place == "device" else weight.cpu()

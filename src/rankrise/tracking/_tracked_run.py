@@ -1,8 +1,9 @@
-"""Open the run directory of a tracker: begin it, or go on with it, and refuse what does not fit."""
+"""The run directory of a tracker: what its `spec.json` says, how it is begun or resumed, and what does not fit it."""
 
+import contextlib
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,25 +13,23 @@ from torch import Tensor
 
 from rankrise.heads import AttentionLayer, HeadMap, WeightView
 from rankrise.store import Run, create_run, has_run, is_sealed, load_initial, load_spec, resume_run
-from rankrise.tracking._measure import Plan
-from rankrise.tracking._recorder import TrackingWarning
+from rankrise.tracking._parameters import copy_in_float32
+from rankrise.tracking._recorder import TrackingWarning, plain_reason
 from rankrise.tracking._schedule import At, Every, Schedule
-from rankrise.tracking._weights import copy_in_float32
+from rankrise.tracking._stacks import Plan
+
+
+class RunDirectoryError(OSError):
+    """The run directory cannot be opened for writing. The message says why, and what to do."""
 
 
 def spec(
-    head_map: HeadMap,
-    *,
-    plan: Plan,
-    every: Schedule,
-    spectra: Schedule,
-    config: Mapping[str, object] | None,
-    names: Mapping[str, str],
+    head_map: HeadMap | None, plan: Plan, config: Mapping[str, object] | None, names: Mapping[str, str]
 ) -> dict[str, object]:
     """What `spec.json` says of a tracked run; `names` gives every parameter its name without wrappers.
 
     Raises:
-        ValueError: `config` is no mapping, or does not go through JSON.
+        ValueError: `config` is not a mapping, or JSON cannot hold it.
     """
     if not isinstance(config, Mapping | None):
         raise ValueError(f"`config` must be a mapping; got {type(config).__name__}.")
@@ -40,13 +39,13 @@ def spec(
         raise ValueError(f"`config` must go through JSON; {error}. Pass numbers, strings, lists and dicts.") from None
     return {
         "kind": "tracker",
-        "every": _schedule_name(every),
-        "spectra": _schedule_name(spectra),
+        "every": _schedule_name(plan.every),
+        "spectra": _schedule_name(plan.spectra),
         "quantities": [q.name for q in plan.quantities],
         "directions": plan.num_directions,
         "matrices": plan.matrices,
-        "layers": _layers(head_map.layers, names),
-        "notes": list(head_map.notes),
+        "layers": [] if head_map is None else _layers(head_map.layers, names),
+        "notes": [] if head_map is None else list(head_map.notes),
         "config": dict(config or {}),
     }
 
@@ -66,14 +65,14 @@ def check_folder(out: Path) -> None:
 def initial_weights(
     out: Path, now: Mapping[str, Tensor], spec: Mapping[str, object], *, resume: int | None
 ) -> dict[str, Tensor]:
-    """The weights to compare with: those now for a new run, those it saved for a resumed one; never taken twice.
+    """The weights to compare with: those of `now` for a new run, the saved ones for a resumed run.
 
-    Names are those without wrappers, in `now` as in what is returned.
-    Nothing is written yet, so a run that is refused here stays as it is.
+    The names in `now` and in the result are names without wrappers. Nothing is written here, so a run that is refused
+    stays as it is.
 
     Raises:
-        ValueError: A run is there and `resume` is not given, or the other way round; other layers, heads, adapters or
-            folded norms than those of the run; at step 0, other weights.
+        ValueError: A run is there and `resume` is not given, or the other way round; the layers, heads, adapters or
+            folded norms are not those of the run; at step 0, the weights are not those of the run.
     """
     if not has_run(out):
         if resume:
@@ -102,7 +101,7 @@ def initial_weights(
             f"At step 0 the model must have the weights that {out} began with; it has others. "
             "Choose another folder for a new run, or seed the model as before."
         )
-    if resume and are_equal:
+    if resume and now and are_equal:
         warnings.warn(
             f"At step {resume} the model has exactly the weights that {out} began with. Was the checkpoint loaded "
             "before the tracker was built?",
@@ -112,16 +111,26 @@ def initial_weights(
     return saved
 
 
+@contextlib.contextmanager
+def opening(out: Path) -> Iterator[None]:
+    """Turn an error of the disk or of reading a file into a `RunDirectoryError` that names the folder."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise RunDirectoryError(f"Opening the run directory {out} failed: {plain_reason(error)}") from error
+
+
 def open_run(out: Path, spec: Mapping[str, object], initial: Mapping[str, Tensor], *, resume: int | None) -> Run:
-    """Begin or resume the run; at step 0, start it over, with a warning if it had rows.
+    """Begin or resume the run. At step 0 a run is started over, with a warning if it had rows.
 
     Raises:
         ValueError: Another process writes it.
-        OSError: It cannot be written.
+        RunDirectoryError: It cannot be written.
     """
-    if resume is None or not has_run(out):
-        return create_run(out, spec=spec, initial=initial)
-    run = resume_run(out, step=resume or -1)
+    with opening(out):
+        if resume is None or not has_run(out):
+            return create_run(out, spec=spec, initial=initial)
+        run = resume_run(out, step=resume or -1)
     num_rows, last = run.dropped
     if resume == 0 and num_rows:
         try:
@@ -130,27 +139,20 @@ def open_run(out: Path, spec: Mapping[str, object], initial: Mapping[str, Tensor
                 TrackingWarning,
                 stacklevel=3,
             )
-        except TrackingWarning:  # warnings are errors here
+        except TrackingWarning:  # the user has turned warnings into errors
             run.close()
             raise
     return run
 
 
 def refuse_changed_heads(before: HeadMap, now: HeadMap) -> None:
-    """Refuse a model that is no longer read as it was when the tracker was built: heads, names, adapters, norms.
+    """Refuse a model whose heads, names, adapters or norms are not those of when the tracker was built.
 
     Raises:
-        ValueError: With the head counts then and now, and the first layer that differs.
+        ValueError: The message has the head counts then and now, and the first layer that differs.
     """
     if [layer.views for layer in before.layers] != [layer.views for layer in now.layers]:
-        was, is_ = (
-            _layers(
-                before.layers,
-            ),
-            _layers(
-                now.layers,
-            ),
-        )
+        was, is_ = _layers(before.layers), _layers(now.layers)
         raise ValueError(
             "The attention layers and heads must stay as they were when the tracker was built; they were "
             f"{_counts(was)} and are {_counts(is_)}; {_first_difference(was, is_)}. "
@@ -159,7 +161,7 @@ def refuse_changed_heads(before: HeadMap, now: HeadMap) -> None:
 
 
 def _compare_specs(out: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse other layers, or another reading of their weights; warn of other options."""
+    """Refuse a model with other layers, or whose weights are read in another way; warn of other options."""
     if was.get("layers") != now["layers"]:
         raise ValueError(
             f"The model must have the attention layers and heads of the run in {out}, read in the same way; it has "
@@ -181,14 +183,14 @@ def _are_equal(now: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> bool:
 
 
 def _schedule_name(schedule: Schedule) -> str:
-    """The same in every process, so without addresses."""
+    """The name of a schedule, the same in every process: without memory addresses."""
     if isinstance(schedule, Every | At):
         return repr(schedule)
     return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
 
 
 def _layers(layers: Sequence[AttentionLayer], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Layers as `spec.json` has them, parameters under the given names or else under their own."""
+    """Layers as `spec.json` has them. A parameter is renamed by `names`, or keeps its own name."""
     described = [
         {
             "index": layer.index,
@@ -199,7 +201,7 @@ def _layers(layers: Sequence[AttentionLayer], names: Mapping[str, str] | None = 
         }
         for layer in layers
     ]
-    plain: list[dict[str, Any]] = json.loads(json.dumps(described))  # tuples to lists, as in the file
+    plain: list[dict[str, Any]] = json.loads(json.dumps(described))  # turns tuples into lists, as reading the file does
     return plain
 
 

@@ -7,7 +7,7 @@ import torch
 from tests.linalg.oracles import principal_angles
 
 from rankrise.tracking import Quantity, subspace_overlap
-from rankrise.tracking.quantities import QUANTITIES, choose
+from rankrise.tracking._quantities import QUANTITIES, choose
 
 
 def test_all_by_default_and_each_has_its_name():

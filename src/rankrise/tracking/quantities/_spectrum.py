@@ -1,5 +1,0 @@
-"""All singular values of the change."""
-
-from rankrise.tracking.quantities._quantity import Quantity
-
-SPECTRUM = Quantity("spectrum", "spectra", lambda change: change.sigma)
