@@ -41,7 +41,7 @@ def write_results(
 ) -> Results:
     """Evaluate every claim, draw every figure that can be drawn, write the report."""
     from rankrise.lab.claims import evaluate_claims
-    from rankrise.lab.experiments._reproduce import is_full
+    from rankrise.lab.experiments import is_full
     from rankrise.lab.figures import build_figures
     from rankrise.lab.report import environment_of, write_report
 

@@ -4,9 +4,10 @@ A spec is everything the numbers of a run depend on; its hash names the run on d
 are this package at the shell.
 """
 
+from rankrise.lab.experiments._by_experiment import runs_by_experiment as runs_by_experiment
+from rankrise.lab.experiments._by_experiment import unread_runs as unread_runs
+from rankrise.lab.experiments._experiment import SCALES as SCALES
 from rankrise.lab.experiments._experiment import Experiment as Experiment
-from rankrise.lab.experiments._find_runs import find_runs as find_runs
-from rankrise.lab.experiments._find_runs import unread_runs as unread_runs
 from rankrise.lab.experiments._folders import NamedSpec as NamedSpec
 from rankrise.lab.experiments._folders import read_spec as read_spec
 from rankrise.lab.experiments._kinds import missing_data as missing_data
@@ -21,11 +22,15 @@ from rankrise.lab.experiments._prediction import prediction_lines as prediction_
 from rankrise.lab.experiments._prediction import read_prediction as read_prediction
 from rankrise.lab.experiments._prediction_spec import PredictionSpec as PredictionSpec
 from rankrise.lab.experiments._registry import experiments as experiments
+from rankrise.lab.experiments._registry import family_members as family_members
 from rankrise.lab.experiments._registry import find_experiment as find_experiment
+from rankrise.lab.experiments._registry import network_of as network_of
+from rankrise.lab.experiments._registry import scale_family as scale_family
 from rankrise.lab.experiments._reproduce import Attempt as Attempt
 from rankrise.lab.experiments._reproduce import Watch as Watch
 from rankrise.lab.experiments._reproduce import carry_out as carry_out
 from rankrise.lab.experiments._reproduce import estimate_seconds as estimate_seconds
+from rankrise.lab.experiments._reproduce import is_full as is_full
 from rankrise.lab.experiments._reproduction import Reproduction as Reproduction
 from rankrise.lab.experiments._reproduction import plan_reproduction as plan_reproduction
 from rankrise.lab.experiments._run import RunReport as RunReport

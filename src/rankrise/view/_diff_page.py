@@ -8,11 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankrise.checkpoints import _text
+from rankrise.checkpoints import Diff, Row, _text
 from rankrise.checkpoints._folders import show
 from rankrise.checkpoints._names import block_of
-from rankrise.checkpoints._result import Diff
-from rankrise.checkpoints._rows import Row
 
 if TYPE_CHECKING:
     import jinja2
@@ -91,8 +89,8 @@ fill="{{ cell.ink }}">{{ cell.number }}</text>{% endif %}</g>{% endfor %}
 """
 
 
-def page(diff: Diff) -> str:
-    """The whole page."""
+def diff_page(diff: Diff) -> str:
+    """A diff of checkpoints as one self-contained page."""
     return _template().render(
         base=show(diff.base or "none: adapters hold their change"),
         tuned=", ".join(show(step.path.name) for step in diff.steps[:8]) + (" …" if len(diff.steps) > 8 else ""),
