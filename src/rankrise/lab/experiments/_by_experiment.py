@@ -34,9 +34,9 @@ def runs_by_experiment(folder: str | os.PathLike[str], *, scale: str | None = No
     """
     if scale is not None:
         plan = plan_reproduction(scale, out=folder)
-        for run in {run.folder: run for runs in plan.members.values() for run in runs}.values():
-            if run.state == "refused":
-                _warn(run.problem)
+        for planned in {run.folder: run for runs in plan.members.values() for run in runs}.values():
+            if planned.state == "refused":
+                _warn(planned.problem)
         return plan.finished()
     found: dict[str, list[Path]] = {}
     for place in sorted(path for path in Path(folder).glob("*") if path.is_dir()):
