@@ -13,10 +13,10 @@ from tests.plain_numbers import FAMILY, by_seed, final_ranks
 from tools.write_verdicts import verdict_lines
 
 from rankrise.lab.claims import evaluate_claims
-from rankrise.lab.experiments import experiments, find_runs, read_spec
+from rankrise.lab.experiments import experiments, read_spec, runs_by_experiment
 from rankrise.lab.figures import build_figure, build_figures, figure_ids
-from rankrise.lab.report import draw
 from rankrise.store import load_run, verify_run
+from rankrise.view import draw
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "results" / "runs"
@@ -26,7 +26,7 @@ PICTURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 
 @pytest.fixture(scope="module")
 def found():
-    return find_runs(RUNS)
+    return runs_by_experiment(RUNS)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: f"{path.parent.name}/{path.name}")

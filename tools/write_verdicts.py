@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from rankrise.lab.claims import evaluate_claims
-from rankrise.lab.experiments import find_runs
+from rankrise.lab.experiments import runs_by_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reproduce.md"
@@ -13,7 +13,7 @@ _BLOCK = re.compile(r"(<!-- verdicts: [^>]*-->\n).*?(\n<!-- end of verdicts -->)
 
 def verdict_lines() -> list[str]:
     """The table, line by line: every claim that the committed results test."""
-    found = evaluate_claims(find_runs(ROOT / "results" / "runs"))
+    found = evaluate_claims(runs_by_experiment(ROOT / "results" / "runs"))
     verdicts = [verdict for verdict in found if verdict.value is not None]
     lines = ["| verdict | claim | value | 95% interval | must be | n |", "|---|---|---|---|---|---|"]
     for v in verdicts:

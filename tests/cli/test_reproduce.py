@@ -14,7 +14,7 @@ from tests.cli import tiny
 
 from rankrise.cli import main
 from rankrise.lab import report
-from rankrise.lab.experiments import _plan, find_runs
+from rankrise.lab.experiments import _plan, runs_by_experiment
 from rankrise.lab.figures import Axis, FigureData, Panel, Trace
 from rankrise.lab.report import write_report
 from rankrise.store import load_run
@@ -211,7 +211,7 @@ def start(folder):
 def outcome(folder, stdout):
     """Verdicts, and every table."""
     claims = [(c["claim"]["id"], c["verdict"], c["value"], c["reason"]) for c in json.loads(stdout)["claims"]]
-    tables = {path.name: load_run(path) for paths in find_runs(folder / "runs").values() for path in paths}
+    tables = {path.name: load_run(path) for paths in runs_by_experiment(folder / "runs").values() for path in paths}
     return claims, tables
 
 

@@ -12,7 +12,7 @@ from rankrise.cli._output import folder
 from rankrise.cli._run import Scale
 
 if TYPE_CHECKING:
-    from rankrise.lab.figures import FigureData
+    from rankrise.view import FigureData
 
 _FORMATS = ("svg", "png", "pdf", "csv")
 
@@ -34,7 +34,7 @@ def figure(
     """Draw figures of finished runs; nothing is trained. Each is also written as the numbers behind it."""
     kinds = _kinds(formats)
     folder(out, "--out")
-    from rankrise.lab.experiments import find_runs
+    from rankrise.lab.experiments import runs_by_experiment
     from rankrise.lab.figures import figure_ids, takes_experiment
 
     try:
@@ -43,7 +43,7 @@ def figure(
             takes_experiment(figure_id)  # refuses an unknown one
     except ValueError as error:
         raise typer.BadParameter(sentence(error)) from error
-    found = find_runs(runs, scale=None if scale is None else scale.value)
+    found = runs_by_experiment(runs, scale=None if scale is None else scale.value)
     _check_experiments(experiment or [], found, runs)
     records = []
     for drawn in _figures(wanted, experiment or [], found):
@@ -76,9 +76,9 @@ def _kinds(formats: str) -> list[str]:
 def _check_experiments(names: Sequence[str], found: Mapping[str, Sequence[Path]], runs: Path) -> None:
     import difflib
 
-    from rankrise.lab.experiments import experiments
+    from rankrise.lab.experiments import experiments, network_of
 
-    bases = {name.partition("-scale-")[0] for name in found}
+    bases = {network_of(name) for name in found}
     for name in names:
         if name not in bases and name not in found:
             close = difflib.get_close_matches(name, sorted(bases | set(found)), n=1)
@@ -113,9 +113,8 @@ def _figures(ids: Sequence[str], experiments: Sequence[str], found: Mapping[str,
 
 
 def _save(figure: "FigureData", path: Path) -> Path:
-    from rankrise.lab.figures import to_csv
-    from rankrise.lab.report import draw
     from rankrise.store import replacing
+    from rankrise.view import draw, to_csv
 
     if path.suffix != ".csv":
         return draw(figure, path)

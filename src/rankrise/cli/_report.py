@@ -22,9 +22,9 @@ def report(
 ) -> None:
     """Write the report of finished runs; nothing is trained. Works on results/runs of the repository as well."""
     folder(out, "--out")
-    from rankrise.lab.experiments import find_runs, unread_runs
+    from rankrise.lab.experiments import runs_by_experiment, unread_runs
 
-    found = find_runs(runs, scale=None if scale is None else scale.value)
+    found = runs_by_experiment(runs, scale=None if scale is None else scale.value)
     if not found:
         raise ValueError(
             f"`--runs` must hold finished runs, as runs/<experiment>/<hash>; {runs} holds none. "

@@ -8,7 +8,7 @@ from tests.lab.claims import planted
 
 from rankrise.lab.claims import claims, evaluate_claims
 from rankrise.lab.claims._evaluate import PREDICATES, _evaluate
-from rankrise.lab.experiments._run_data import RunData
+from rankrise.runs import RunData
 
 TIMES = np.linspace(0, 1, 401)
 DROPS = (0.2, 0.5, 0.8)

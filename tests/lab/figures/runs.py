@@ -60,7 +60,7 @@ def path_blocks(times, losses, products, *, quantity="product", extra=()):
 
 
 def flow_run(out, log10_alpha, *, times, losses, products, seed=0, task=TASK):
-    name = f"toy-flow-{-log10_alpha:g}"
+    name = f"toy-flow-1e{log10_alpha:g}"
     spec = {"kind": "flow", "task": task, "log10_alpha": log10_alpha, "seed": seed}
     blocks = path_blocks(times, losses, products)
     return write_run(out / name / f"{seed:012x}", experiment=name, spec=spec, blocks=blocks)

@@ -7,8 +7,8 @@ from tests.lab.figures import runs as planted
 from tests.lab.figures.runs import network_run, toy_runs
 
 from rankrise.cli._results import write_results
-from rankrise.lab.experiments._run_data import NotMeasurable, RunData
 from rankrise.lab.figures import build_figures
+from rankrise.runs import NotMeasurable, RunData
 from rankrise.store import rows
 
 HOW = {"nan": np.nan, "missing": None, "twice": "twice"}
@@ -63,11 +63,11 @@ def test_a_missing_last_layer_is_seen_by_the_spec(tmp_path):
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("quantity", ["loss", "time", "product"])
 def test_figures_of_the_toy(quantity, how, spoiled, tmp_path):
-    spoiled(quantity, HOW[how], only="toy-flow-8")
+    spoiled(quantity, HOW[how], only="toy-flow-1e-8")
     gallery = build_figures(toy_runs(tmp_path))
     assert {figure.id for figure in gallery.figures} == {"toy_robustness"}
     for name in ("toy_scales", "toy_stages"):
-        assert gallery.missing[name].startswith("toy-flow-8/000000000000 has ")
+        assert gallery.missing[name].startswith("toy-flow-1e-8/000000000000 has ")
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -88,8 +88,8 @@ def test_seeds_recorded_at_different_steps(tmp_path):
 
 @pytest.mark.parametrize("how", HOW)
 def test_the_report_is_written(how, spoiled, tmp_path):
-    spoiled("loss", HOW[how], only="toy-flow-8")
+    spoiled("loss", HOW[how], only="toy-flow-1e-8")
     notes = []
     results = write_results(toy_runs(tmp_path / "runs"), tmp_path / "report", absent={}, note=notes.append)
     assert "Pushed off its path" in results.page.read_text()
-    assert [note for note in notes if note.startswith("not drawn: toy_scales: toy-flow-8/")]
+    assert [note for note in notes if note.startswith("not drawn: toy_scales: toy-flow-1e-8/")]

@@ -6,7 +6,8 @@ import io
 import pytest
 
 from rankrise.lab import figures
-from rankrise.lab.figures import Axis, Cells, FigureData, Mark, Panel, Trace, build_figure, figure_ids, to_csv
+from rankrise.lab.figures import build_figure, figure_ids
+from rankrise.view import Axis, Cells, FigureData, Mark, Panel, Trace, to_csv
 
 PANEL = Panel("loss", Axis("t"), Axis("loss"))
 

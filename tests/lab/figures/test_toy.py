@@ -57,7 +57,7 @@ def test_scales_curves_come_closer_to_the_limit(runs):
 def test_flows_of_two_tasks_are_refused(runs, tmp_path):
     other = flow_run(tmp_path, -4.0, times=[0, 1], losses=[1, 0], products=[[0] * 4] * 2, task={"dim": 3})
     with pytest.raises(ValueError, match=r"must be of one task; got toy-flow"):
-        build_figure("toy_scales", runs | {"toy-flow-4": [other]})
+        build_figure("toy_scales", runs | {"toy-flow-1e-4": [other]})
 
 
 def test_scales_needs_algorithm_1_of_the_same_task(runs):
@@ -87,7 +87,7 @@ def test_the_plateau_before_the_first_stage_is_cut(runs):
 
 
 def test_stages_of_another_alpha(runs):
-    assert build_figure("toy_stages", runs, log10_alpha=-2.0).sources[0].startswith("toy-flow-2/")
+    assert build_figure("toy_stages", runs, log10_alpha=-2.0).sources[0].startswith("toy-flow-1e-2/")
     with pytest.raises(ValueError, match=r"`log10_alpha` must be of a flow that was run; got -3\. There are: -2, -8"):
         build_figure("toy_stages", runs, log10_alpha=-3.0)
 

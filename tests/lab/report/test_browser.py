@@ -9,7 +9,7 @@ from tests.lab.report.test_page import DEMO, HOSTILE, runs, verdict  # noqa: F40
 
 from rankrise.lab.figures import Axis, Cells, FigureData, Order, Panel, Trace, build_figure, figure_ids
 from rankrise.lab.report import write_report
-from rankrise.lab.report._colours import _luminance, ramps, shade
+from rankrise.view._colours import _luminance, colour_ramps, shade
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -136,7 +136,7 @@ def test_numbers_of_a_heat_map_can_be_read(scheme, tmp_path, open_page):
     ticks = [place for _, place in page.eval_on_selector_all(".xtick text", middle)]
     for text, place in page.eval_on_selector_all(".annotation-text", middle):
         assert place == pytest.approx(ticks[int(float(text) - 1) % 4], abs=3), text
-    ramp = tuple(ramps()[scheme])
+    ramp = tuple(colour_ramps()[scheme])
     for value, ink in found:
         behind = _luminance(shade((value - 1) / 19, ramp))
         written = _luminance("#" + "".join(f"{int(n):02x}" for n in re.findall(r"\d+", ink)[:3]))

@@ -9,11 +9,11 @@ from PIL import Image
 from tests.lab.figures.runs import network_run, toy_runs
 from tests.lab.figures.test_networks import INITIAL, NAME, RANKS, SPECTRA, scale_runs
 
-from rankrise.lab.figures import Axis, FigureData, Panel, Trace, build_figure
-from rankrise.lab.report import _draw, draw, save_figure
-from rankrise.lab.report._colours import colours, shade
-from rankrise.lab.report._labels import apart
-from rankrise.lab.report._text import to_mathtext, to_plotly
+from rankrise.lab.figures import build_figure
+from rankrise.view import Axis, FigureData, Panel, Trace, _draw, draw, save_figure
+from rankrise.view._colours import colours, shade
+from rankrise.view._draw import apart
+from rankrise.view._notation import to_mathtext, to_plotly
 
 TOY = ("toy_stages", "toy_scales", "toy_robustness")
 NETWORK = ("spectrum_over_training", "perturbation_vs_init", "stable_rank_over_training", "stable_rank_by_head")

@@ -13,10 +13,11 @@ from tests.lab.figures.runs import network_run, toy_runs
 from tests.lab.figures.test_networks import INITIAL, NAME, RANKS, SPECTRA, scale_runs
 from tools.write_demo import main
 
-from rankrise.lab.figures import Axis, FigureData, Panel, Trace, build_figure, figure_ids
+from rankrise.lab.figures import build_figure, figure_ids
 from rankrise.lab.report import _report, demo_data, write_demo, write_report
-from rankrise.lab.report._json import figure_json, short
-from rankrise.lab.report._page import policy
+from rankrise.view import Axis, FigureData, Panel, Trace
+from rankrise.view._json import figure_json, short
+from rankrise.view._page import policy
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "docs" / "demo" / "index.html"
@@ -42,9 +43,11 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def verdict(name="low-rank", result="holds", **changes):
+def verdict(name="low-rank", result="holds", *, of="", about="", **changes):
     claim = SimpleNamespace(
         id=name,
+        of=of,
+        about=about or of,
         statement=f"statement of {name}",
         reference="[v2] Fig 7",
         circuit="kq",
@@ -208,8 +211,8 @@ def test_committed_demo_is_that_of_the_committed_results(tmp_path):
 
 def test_claims_stand_with_what_was_run(tmp_path, runs):
     verdicts = [
-        verdict(f"low@{NAME}"),
-        verdict("stage@toy-flow", "fails"),
+        verdict(f"low@{NAME}", of=NAME),
+        verdict("stage@toy-flow", "fails", of="toy-flow", about="the toy"),
         verdict("rank@gpt2", "not tested", value=None),
     ]
     text = write_report(tmp_path, [], verdicts, runs, {}).read_text()

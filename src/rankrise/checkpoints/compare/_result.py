@@ -208,10 +208,10 @@ class Diff:
 
     def write_html(self, path: str | PathLike[str]) -> None:
         """Write one self-contained page with heat maps and tables, whole or not at all."""
-        from rankrise.checkpoints._html import page
+        from rankrise._doors import diff_page
 
         with replacing(Path(path), "diff.html") as temporary:
-            temporary.write_text(page(self), encoding="utf-8")
+            temporary.write_text(diff_page(self), encoding="utf-8")
 
     def _cosine(self, step: int) -> float | None:
         rows = [row for row in self.weights(step) if row.overlap is not None and row.norm]

@@ -14,7 +14,7 @@ class Claim:
     """One statement that a number can contradict.
 
     Attributes:
-        id: Its name: what is claimed, then the experiment it is claimed of.
+        id: The name of the claim: what is claimed, @, and what it is claimed of.
         statement: The claim in words.
         reference: Where the paper or the reproduction makes it; "beyond the paper" for our own.
         circuit: "kq", "vo", both, or the loss.
@@ -22,6 +22,8 @@ class Claim:
         aggregate: The number, from the table to the value: what is averaged, compared, taken the worst of.
         threshold: What the number must be.
         set_after_seeing: Whether the number or the bound was chosen after a look at runs; `aggregate` then says so.
+        of: The experiment or the family of experiments that it is claimed of.
+        about: The heading under which a report shows the claim: what it is claimed of, or "the toy".
     """
 
     id: str
@@ -32,6 +34,8 @@ class Claim:
     aggregate: str
     threshold: str
     set_after_seeing: bool = False
+    of: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,9 +128,10 @@ class Predicate:
 
 def predicate(
     group: str,
-    id: str,
+    name: str,
     statement: str,
     *,
+    of: str,
     reference: str,
     circuit: str,
     layers: str,
@@ -139,10 +144,26 @@ def predicate(
     one_of: str = "",
     of_every_seed: bool = False,
     set_after: str = "",
+    about: str = "",
 ) -> Predicate:
-    """A predicate whose claim says its own threshold, and after what its measure was set (`set_after`, a clause)."""
+    """A predicate whose claim says its own threshold, and after what its measure was set (`set_after`, a clause).
+
+    The id of the claim is made of `name` and of what it is claimed of (`of`, an experiment or a family); `about` is the
+    heading under which reports show it, unless that is `of` itself.
+    """
     comparison, bound = must_be
     aggregate = f"{aggregate}; worst seed" if of_every_seed else aggregate
     text = f"{aggregate} — set after seeing the data: {set_after}" if set_after else aggregate
-    claim = Claim(id, statement, reference, circuit, layers, text, f"{comparison} {bound:g}", bool(set_after))
+    claim = Claim(
+        id=f"{name}@{of}",
+        statement=statement,
+        reference=reference,
+        circuit=circuit,
+        layers=layers,
+        aggregate=text,
+        threshold=f"{comparison} {bound:g}",
+        set_after_seeing=bool(set_after),
+        of=of,
+        about=about or of,
+    )
     return Predicate(group, claim, needs, measure, comparison, bound, at_least, shared, one_of, of_every_seed)

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from rankrise.lab.claims._claim import Bound, Finding, Predicate, predicate
-from rankrise.lab.claims._curves import listed, rank_correlation
-from rankrise.lab.claims._networks import CIRCUITS, final_ranks, parts, rank_curves
-from rankrise.lab.experiments._run_data import RunData
+from rankrise.lab.claims._curves import listed
+from rankrise.lab.claims._networks import final_ranks, parts, rank_curves
+from rankrise.lab.experiments import family_members, scale_family
+from rankrise.runs import RunData, rank_correlation
+from rankrise.view import CIRCUITS
 
-_FACTORS = ("1", "0.3", "0.1", "0.03")
-FAMILIES = {base: tuple(f"{base}-scale-{factor}" for factor in _FACTORS) for base in ("vit-cifar10", "vit-digits")}
+FAMILIES = {  # from the largest scale to the smallest
+    base: tuple(member.name for member in family_members(scale_family(base))) for base in ("vit-cifar10", "vit-digits")
+}
 _FIGURE = "[v1] Fig. 4, [v2] Fig. 7"
 
 
@@ -80,8 +83,9 @@ _ONE_FAMILY = "one network and recipe, but for the initial scale"
 PREDICATES: tuple[Predicate, ...] = (
     predicate(
         "3",
-        "steadier@vit-imagenet",
+        "steadier",
         "the gradual rise is clearer on ImageNet than on CIFAR-10",
+        of="vit-imagenet",
         reference="[v2] Fig. 1",
         circuit="kq",
         layers="median over layers",
@@ -93,8 +97,9 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "4",
-            f"{name}-{circuit}@{base}-scale",
-            f"{statement} gives a {CIRCUITS[circuit]} of lower stable rank",
+            f"{name}-{circuit}",
+            f"{statement} gives a {CIRCUITS[circuit].short} change of lower stable rank",
+            of=scale_family(base),
             reference=_FIGURE if base == "vit-cifar10" else f"as {_FIGURE}, on digits",
             circuit=circuit,
             layers="every layer",
@@ -130,8 +135,9 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "5",
-            f"small-scale-hurts@{base}-scale",
+            "small-scale-hurts",
             "too small an initial scale hurts accuracy",
+            of=scale_family(base),
             reference="CENG501, on [v2] Fig. 7",
             circuit="accuracy",
             layers="",
@@ -147,8 +153,9 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "5",
-            f"more-classes-higher-{circuit}@vit-cifar100",
-            f"the {CIRCUITS[circuit]} has higher stable rank on CIFAR-100 than on CIFAR-10",
+            f"more-classes-higher-{circuit}",
+            f"the {CIRCUITS[circuit].short} change has higher stable rank on CIFAR-100 than on CIFAR-10",
+            of="vit-cifar100",
             reference="CENG501, on [v2] Fig. 4",
             circuit=circuit,
             layers="mean over layers",

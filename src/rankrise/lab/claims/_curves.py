@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rankrise.lab.experiments._run_data import Array, NotMeasurable
+from rankrise.runs import Array, NotMeasurable
 
 _GRID = 2001
 
@@ -63,29 +63,6 @@ def active_at_half(times: Array, losses: Array, active_from: Array) -> float:
         raise NotMeasurable("The loss does not fall, or no coordinate becomes active.")
     half = times[np.argmax(losses <= 0.5 * (losses[0] + losses[-1]))]
     return float((active_from[ever] <= half).mean())
-
-
-def early_mean(steps: Array, values: Array, part: float = 0.05) -> Array:
-    """Mean of values (S, …) over the first 5% of the steps, or another part, at least over the first measurement.
-
-    >>> early_mean(np.array([1.0, 5.0, 100.0]), np.array([1.0, 3.0, 9.0])).tolist()
-    2.0
-    """
-    is_early = (steps <= part * steps[-1]) | (np.arange(len(steps)) == 0)
-    return np.asarray(values[is_early].mean(0))
-
-
-def rank_correlation(x: Array, y: Array) -> float:
-    """Spearman's: 1 if y grows with x throughout; 0 for a constant.
-
-    >>> rank_correlation(np.arange(4.0), np.array([1.0, 2.0, 8.0, 9.0]))
-    1.0
-    """
-    from scipy.stats import rankdata
-
-    a, b = (rankdata(values) - (len(values) + 1) / 2 for values in (x, y))
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return round(float(a @ b) / size, 12) if size else 0.0
 
 
 def listed(values: Array, form: str = ".2f") -> str:

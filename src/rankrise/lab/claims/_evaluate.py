@@ -7,9 +7,8 @@ from rankrise.lab.claims import _comparisons, _networks, _toy, _variants
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
 from rankrise.lab.claims._recipes import departure
-from rankrise.lab.experiments import to_json
-from rankrise.lab.experiments._registry import find_experiment
-from rankrise.lab.experiments._run_data import NotMeasurable, RunData
+from rankrise.lab.experiments import find_experiment, to_json
+from rankrise.runs import NotMeasurable, RunData, group_runs
 
 PREDICATES: tuple[Predicate, ...] = (
     *_toy.PREDICATES,
@@ -75,8 +74,7 @@ def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absen
             return untested(predicate, " ".join(reasons))
         return untested(predicate, f"No run of {', '.join(missing)}. `rankrise run {names}` makes one.")
     for name in present:
-        specs = [{key: value for key, value in run.spec.items() if key != "seed"} for run in data[name]]
-        if any(spec != specs[0] for spec in specs):
+        if len(group_runs(data[name])) > 1:
             return untested(predicate, f"Runs of {name} must differ in their seed only. Pass those of one scale.")
     by_seed = [{run.seed: run for run in data[name]} for name in present]
     seeds = sorted(set.intersection(*(set(found) for found in by_seed)))

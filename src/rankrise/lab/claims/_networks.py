@@ -5,11 +5,11 @@ import functools
 import numpy as np
 
 from rankrise.lab.claims._claim import Finding, Predicate, predicate
-from rankrise.lab.claims._curves import early_mean, listed, rank_correlation
-from rankrise.lab.experiments._run_data import Array, NotMeasurable, RunData
+from rankrise.lab.claims._curves import listed
 from rankrise.linalg import gaussian_spectra, stable_rank
+from rankrise.runs import Array, NotMeasurable, RunData, early_mean, rank_correlation
+from rankrise.view import CIRCUITS
 
-CIRCUITS = {"kq": "key-query change", "vo": "value-output change"}
 NETWORKS = {  # with where the paper shows them
     "vit-cifar10": "[v1] Fig. 1, 5, 12; [v2] Fig. 1, 4, 5",
     "vit-cifar10-scale-1": "as [v2] Fig. 1, 4, 5, at 100 of 500 epochs",
@@ -119,12 +119,13 @@ def depth(run: RunData, circuit: str) -> Finding:
 
 def low_rank(group: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:
     """The learned change has far lower stable rank than the start, and than chance."""
-    name = CIRCUITS[circuit]
+    name = f"{CIRCUITS[circuit].short} change"
     return [
         predicate(
             group,
-            f"lower-than-{what}-{circuit}@{experiment}",
+            f"lower-than-{what}-{circuit}",
             f"the {name} has far lower stable rank than {than}{words}",
+            of=experiment,
             reference=reference,
             circuit=circuit,
             layers="every layer",
@@ -142,12 +143,13 @@ def low_rank(group: str, circuit: str, experiment: str, reference: str, *, words
 
 def gradual(group: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:
     """The stable rank of the change grows, and grows steadily."""
-    name = CIRCUITS[circuit]
+    name = f"{CIRCUITS[circuit].short} change"
     return [
         predicate(
             group,
-            f"rises-{circuit}@{experiment}",
+            f"rises-{circuit}",
             f"the stable rank of the {name} is higher at the end than early in training{words}",
+            of=experiment,
             reference=reference,
             circuit=circuit,
             layers="every layer",
@@ -158,8 +160,9 @@ def gradual(group: str, circuit: str, experiment: str, reference: str, *, words:
         ),
         predicate(
             group,
-            f"rises-steadily-{circuit}@{experiment}",
+            f"rises-steadily-{circuit}",
             f"the stable rank of the {name} grows throughout training{words}",
+            of=experiment,
             reference=reference,
             circuit=circuit,
             layers="every layer",
@@ -175,8 +178,9 @@ def vo_above_kq(group: str, experiment: str, reference: str) -> Predicate:
     """The value-output change has higher stable rank than the key-query change."""
     return predicate(
         group,
-        f"vo-above-kq@{experiment}",
+        "vo-above-kq",
         "the value-output change has higher stable rank than the key-query change",
+        of=experiment,
         reference=reference,
         circuit="vo against kq",
         layers="every layer",
@@ -195,8 +199,9 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "5",
-            f"deeper-is-higher-{circuit}@{name}",
-            f"deeper layers have a {CIRCUITS[circuit]} of higher stable rank",
+            f"deeper-is-higher-{circuit}",
+            f"deeper layers have a {CIRCUITS[circuit].short} change of higher stable rank",
+            of=name,
             reference=_CENG501,
             circuit=circuit,
             layers="all, in order",

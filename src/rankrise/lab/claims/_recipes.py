@@ -4,9 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from rankrise.lab.experiments._experiment import SCALES
-from rankrise.lab.experiments._registry import experiments
-from rankrise.lab.experiments._spec import to_json
+from rankrise.lab.experiments import SCALES, experiments, to_json
 
 _LENGTH = ("epochs", "warmup_epochs", "track_every", "num_spectra", "evaluate_every")  # of training
 

@@ -28,6 +28,7 @@ _LIMIT = ("toy-stages",)
 _THEOREM = "Theorem 4.5; [v1] Fig. 6-8, [v2] Fig. 2"
 SEED_4 = "the bound, on seed 4 at d = 10"
 _WORST = "the worst seed in place of the mean, which changed no verdict on the committed results"
+TOY = "the toy"  # the heading of all its claims in a report
 ONE_TASK = "one task"
 _MOVED = "of those that move a product by a tenth of the noise or more"
 
@@ -45,8 +46,10 @@ def _task_and_end(spec: Mapping[str, Any]) -> object:
 PREDICATES: tuple[Predicate, ...] = (
     predicate(
         "1",
-        "one-joins-per-stage@toy-stages",
+        "one-joins-per-stage",
         "at most one coordinate joins per stage",
+        of="toy-stages",
+        about=TOY,
         reference="Theorem 4.5",
         circuit="kq and vo",
         layers="the head",
@@ -60,8 +63,10 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "1",
-            f"one-after-another@{name}",
+            "one-after-another",
             f"coordinates are learned one after another, {when}",
+            of=name,
+            about=TOY,
             reference=reference,
             circuit="kq and vo",
             layers="the head",
@@ -79,8 +84,10 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "1",
-            f"plateaus@{name}",
+            "plateaus",
             f"the loss stays on plateaus between short drops, {when}",
+            of=name,
+            about=TOY,
             reference=reference,
             circuit="the loss",
             layers="",
@@ -103,8 +110,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        f"follows-the-limit@{_SMALLEST}",
+        "follows-the-limit",
         "the loss follows the staircase of Algorithm 1",
+        of=_SMALLEST,
+        about=TOY,
         reference=_THEOREM,
         circuit="the loss",
         layers="",
@@ -118,8 +127,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        "transitions-vanish@toy-flow",
+        "transitions-vanish",
         "transitions are a vanishing fraction of time as α → 0",
+        of="toy-flow",
+        about=TOY,
         reference=_THEOREM,
         circuit="the loss",
         layers="",
@@ -134,8 +145,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        "stage-times-converge@toy-flow",
+        "stage-times-converge",
         "stage times converge to T_k as α → 0",
+        of="toy-flow",
+        about=TOY,
         reference="Theorem 4.5",
         circuit="kq and vo",
         layers="the head",
@@ -150,8 +163,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        f"stage-times-near@{_SMALLEST}",
+        "stage-times-near",
         "at α = 1e-32 stage times are near T_k",
+        of=_SMALLEST,
+        about=TOY,
         reference="Theorem 4.5",
         circuit="kq and vo",
         layers="the head",
@@ -166,8 +181,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        "nothing-leaves@toy-stages",
+        "nothing-leaves",
         "no coordinate leaves the support, in the limit",
+        of="toy-stages",
+        about=TOY,
         reference="[v1] Fig. 2, 6-8",
         circuit="kq and vo",
         layers="the head",
@@ -180,8 +197,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        f"nothing-leaves@{_SMALLEST}",
+        "nothing-leaves",
         "no coordinate leaves the support, at α = 1e-32",
+        of=_SMALLEST,
+        about=TOY,
         reference="[v1] Fig. 2, 6-8",
         circuit="kq and vo",
         layers="the head",
@@ -194,8 +213,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        "one-after-another@toy-matrix-flow",
+        "one-after-another",
         "with full matrices, singular values are learned one after another",
+        of="toy-matrix-flow",
+        about=TOY,
         reference="[v1] Fig. 2",
         circuit="kq and vo",
         layers="the head",
@@ -207,8 +228,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        "returns@toy-robustness-4.3",
+        "returns",
         "products perturbed in the middle of a stage return",
+        of="toy-robustness-4.3",
+        about=TOY,
         reference="Assumption 4.3; [v1] Fig. 9, [v2] Fig. 3a",
         circuit="kq and vo",
         layers="the head",
@@ -222,8 +245,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        "stays-returned@toy-robustness-4.3",
+        "stays-returned",
         "products perturbed in the middle of a stage have returned at the end of the time that they are followed",
+        of="toy-robustness-4.3",
+        about=TOY,
         reference="Assumption 4.3; [v1] Fig. 9, [v2] Fig. 3a",
         circuit="kq and vo",
         layers="the head",
@@ -235,8 +260,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "1",
-        "same-end@toy-robustness-4.4",
+        "same-end",
         "products perturbed as a stage begins reach the same end",
+        of="toy-robustness-4.4",
+        about=TOY,
         reference="Assumption 4.4; [v1] Fig. 10, [v2] Fig. 3b",
         circuit="kq and vo",
         layers="the head",
@@ -250,8 +277,10 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "1",
-            f"{name}@toy-stages",
+            f"{name}",
             statement,
+            of="toy-stages",
+            about=TOY,
             reference=reference,
             circuit="kq and vo",
             layers="the head",

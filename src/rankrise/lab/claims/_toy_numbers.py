@@ -12,7 +12,7 @@ import numpy as np
 
 from rankrise.lab.claims._claim import Finding
 from rankrise.lab.claims._curves import active_at_half, listed, num_stages, time_of_drop
-from rankrise.lab.experiments._run_data import Array, NotMeasurable, RunData
+from rankrise.runs import Array, NotMeasurable, RunData
 
 _AWAY = 0.05  # of the fall of the loss
 _GRID = 4001  # times at which losses are compared

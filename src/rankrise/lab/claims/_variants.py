@@ -3,10 +3,11 @@
 import numpy as np
 
 from rankrise.lab.claims._claim import Finding, Predicate, predicate
-from rankrise.lab.claims._networks import CIRCUITS, gradual, low_rank, vo_above_kq
-from rankrise.lab.claims._toy import AT_HALF, ONE_TASK, SEED_4, task
+from rankrise.lab.claims._networks import gradual, low_rank, vo_above_kq
+from rankrise.lab.claims._toy import AT_HALF, ONE_TASK, SEED_4, TOY, task
 from rankrise.lab.claims._toy_numbers import active_at_half_loss, stages_of_coordinates
-from rankrise.lab.experiments._run_data import NotMeasurable, RunData
+from rankrise.runs import NotMeasurable, RunData
+from rankrise.view import CIRCUITS
 
 _OURS = "beyond the paper"
 _TOYS = {
@@ -61,8 +62,10 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "beyond",
-            f"stages@{name}",
+            "stages",
             f"the toy has stages with {words}",
+            of=name,
+            about=TOY,
             reference=_OURS,
             circuit="kq and vo",
             layers="the head",
@@ -77,8 +80,10 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "beyond",
-            f"one-after-another@{name}",
+            "one-after-another",
             f"coordinates are learned one after another with {words}",
+            of=name,
+            about=TOY,
             reference=_OURS,
             circuit="kq and vo",
             layers="the head",
@@ -93,8 +98,10 @@ PREDICATES: tuple[Predicate, ...] = (
     *(
         predicate(
             "beyond",
-            f"times-as-in-the-flow@{name}",
+            "times-as-in-the-flow",
             f"with {_TOYS[name]} coordinates activate when they do in the flow at the same α",
+            of=name,
+            about=TOY,
             reference=_OURS,
             circuit="kq and vo",
             layers="the head",
@@ -111,8 +118,10 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     predicate(
         "beyond",
-        "learns@toy-ceng501",
+        "learns",
         "the toy of the CENG501 reproduction, with random targets, has something to learn",
+        of="toy-ceng501",
+        about=TOY,
         reference="CENG501, on [v2] Fig. 2",
         circuit="the loss",
         layers="",

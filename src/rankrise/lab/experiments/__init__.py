@@ -5,6 +5,8 @@ A spec is everything the numbers of a run depend on; its hash names the run on d
 no PyTorch.
 """
 
+from rankrise.lab.experiments._by_experiment import runs_by_experiment as runs_by_experiment
+from rankrise.lab.experiments._by_experiment import unread_runs as unread_runs
 from rankrise.lab.experiments._carry_out import Attempt as Attempt
 from rankrise.lab.experiments._carry_out import Watch as Watch
 from rankrise.lab.experiments._carry_out import carry_out as carry_out
@@ -15,9 +17,8 @@ from rankrise.lab.experiments._execute import RunSummary as RunSummary
 from rankrise.lab.experiments._execute import execute_run as execute_run
 from rankrise.lab.experiments._execute import run_experiment as run_experiment
 from rankrise.lab.experiments._execute import summarise_run as summarise_run
+from rankrise.lab.experiments._experiment import SCALES as SCALES
 from rankrise.lab.experiments._experiment import Experiment as Experiment
-from rankrise.lab.experiments._find_runs import find_runs as find_runs
-from rankrise.lab.experiments._find_runs import unread_runs as unread_runs
 from rankrise.lab.experiments._plan import PlannedRun as PlannedRun
 from rankrise.lab.experiments._plan import Reproduction as Reproduction
 from rankrise.lab.experiments._plan import missing_data as missing_data
@@ -25,7 +26,10 @@ from rankrise.lab.experiments._plan import plan_reproduction as plan_reproductio
 from rankrise.lab.experiments._plan import plan_run as plan_run
 from rankrise.lab.experiments._plan import vary as vary
 from rankrise.lab.experiments._registry import experiments as experiments
+from rankrise.lab.experiments._registry import family_members as family_members
 from rankrise.lab.experiments._registry import find_experiment as find_experiment
+from rankrise.lab.experiments._registry import network_of as network_of
+from rankrise.lab.experiments._registry import scale_family as scale_family
 from rankrise.lab.experiments._spec import NamedSpec as NamedSpec
 from rankrise.lab.experiments._spec import from_json as from_json
 from rankrise.lab.experiments._spec import read_spec as read_spec

@@ -22,6 +22,11 @@ class Experiment:
         smoke: Embedded or synthetic data, seconds on a CPU.
         small: Under an hour on a CPU.
         paper: The paper's recipe, on a GPU.
+        family: The experiments that figures and claims compare with each other have one family: the flows of the toy at
+            several α, or a network at several initial scales. Empty for an experiment of no family.
+        variant_of: The experiment that this one changes in one respect; empty if there is none.
+
+    Family and variant are fields of the experiment and not of its specs, so that they do not enter the hash of a run.
     """
 
     name: str
@@ -30,6 +35,8 @@ class Experiment:
     smoke: Spec
     small: Spec
     paper: Spec
+    family: str = ""
+    variant_of: str = ""
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -23,6 +23,34 @@ def experiments() -> dict[str, Experiment]:
     return dict(_by_name())
 
 
+def family_members(family: str) -> list[Experiment]:
+    """The experiments of a family, in the order of `rankrise list`.
+
+    >>> [experiment.name for experiment in family_members("vit-digits-scale")][:2]
+    ['vit-digits-scale-1', 'vit-digits-scale-0.3']
+    """
+    return [experiment for experiment in _by_name().values() if family and experiment.family == family]
+
+
+def scale_family(network: str) -> str:
+    """The family that varies the initial scale of a network; empty if there is none.
+
+    >>> scale_family("vit-cifar10"), scale_family("vit-cifar100")
+    ('vit-cifar10-scale', '')
+    """
+    return next((e.family for e in _by_name().values() if e.family and e.variant_of == network), "")
+
+
+def network_of(name: str) -> str:
+    """The network that a member of a family of initial scales is of; any other name stands for itself.
+
+    >>> network_of("vit-cifar10-scale-0.1"), network_of("vit-cifar10-relu"), network_of("mine")
+    ('vit-cifar10', 'vit-cifar10-relu', 'mine')
+    """
+    known = _by_name().get(name)
+    return known.variant_of if known is not None and known.family and known.variant_of else name
+
+
 def find_experiment(name: str) -> Experiment:
     """The experiment of that name.
 

@@ -1,36 +1,74 @@
-"""All figures, by their ids."""
+"""All figures of the paper by their ids; and every figure that the runs at hand allow."""
 
 import difflib
 import inspect
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from rankrise.lab.figures import (
-    _components_by_scale,
-    _perturbation_vs_init,
-    _spectrum_over_training,
-    _stable_rank_by_head,
-    _stable_rank_by_scale,
-    _stable_rank_over_training,
-    _toy_robustness,
-    _toy_scales,
-    _toy_stages,
+from rankrise.lab.experiments import experiments, family_members, network_of, scale_family
+from rankrise.lab.figures import _by_scale, _toy_robustness, _toy_scales, _toy_stages
+from rankrise.lab.figures._descriptions import describe, network_name
+from rankrise.lab.figures._runs import Runs, read_experiment
+from rankrise.runs import RunData
+from rankrise.view import (
+    FigureData,
+    perturbation_vs_init,
+    spectrum_over_training,
+    stable_rank_by_head,
+    stable_rank_over_training,
 )
-from rankrise.lab.figures._data import FigureData
-from rankrise.lab.figures._runs import Runs
 
-_MODULES = (
-    _toy_stages,
-    _toy_scales,
-    _toy_robustness,
-    _spectrum_over_training,
-    _components_by_scale,
-    _stable_rank_by_scale,
-    _perturbation_vs_init,
-    _stable_rank_over_training,
-    _stable_rank_by_head,
-)
-_BUILDERS: dict[str, Callable[..., FigureData]] = {module.ID: module.build for module in _MODULES}
+
+class PaperFigure(NamedTuple):
+    """A figure of the paper.
+
+    Attributes:
+        build: Makes it from folders by experiment, and from its options.
+        options: The names of its options.
+        of: What it is drawn of: "toy", "network", or "family" for a network at several initial scales.
+        of_variants: Whether a variant of a network has this figure too.
+    """
+
+    build: Callable[..., FigureData]
+    options: tuple[str, ...]
+    of: str
+    of_variants: bool = False
+
+
+def _of_network(build: Callable[..., FigureData]) -> Callable[..., FigureData]:
+    """Give a figure of one network its runs by the name of their experiment, and the words for what was run."""
+
+    def from_folders(runs: Runs, *, experiment: str, figure: str, **options: Any) -> FigureData:
+        found = read_experiment(runs, experiment, figure=figure)
+        return build(found, name=experiment, network=network_name(found[0]), about=describe(found).words, **options)
+
+    return from_folders
+
+
+def _network_figure(build: Callable[..., FigureData], *options: str, of_variants: bool = False) -> PaperFigure:
+    name = build.__name__
+    return PaperFigure(
+        partial(_of_network(build), figure=name), ("experiment", *options), "network", of_variants=of_variants
+    )
+
+
+def _plain(build: Callable[..., FigureData], of: str) -> PaperFigure:
+    return PaperFigure(build, tuple(name for name in inspect.signature(build).parameters if name != "runs"), of)
+
+
+_FIGURES = {
+    _toy_stages.ID: _plain(_toy_stages.build, "toy"),
+    _toy_scales.ID: _plain(_toy_scales.build, "toy"),
+    _toy_robustness.ID: _plain(_toy_robustness.build, "toy"),
+    "spectrum_over_training": _network_figure(spectrum_over_training, "num_values"),
+    "components_by_scale": _plain(_by_scale.components_by_scale, "family"),
+    "stable_rank_by_scale": _plain(_by_scale.stable_rank_by_scale, "family"),
+    "perturbation_vs_init": _network_figure(perturbation_vs_init, "num_values"),
+    "stable_rank_over_training": _network_figure(stable_rank_over_training, of_variants=True),
+    "stable_rank_by_head": _network_figure(stable_rank_by_head),
+}
 
 
 def figure_ids() -> tuple[str, ...]:
@@ -39,7 +77,7 @@ def figure_ids() -> tuple[str, ...]:
     >>> len(figure_ids())
     9
     """
-    return tuple(_BUILDERS)
+    return tuple(_FIGURES)
 
 
 def takes_experiment(figure_id: str) -> bool:
@@ -51,7 +89,7 @@ def takes_experiment(figure_id: str) -> bool:
     >>> takes_experiment("toy_scales"), takes_experiment("components_by_scale")
     (False, True)
     """
-    return "experiment" in inspect.signature(_find(figure_id)).parameters
+    return "experiment" in _find(figure_id).options
 
 
 def build_figure(figure_id: str, runs: Runs, **options: Any) -> FigureData:
@@ -59,30 +97,114 @@ def build_figure(figure_id: str, runs: Runs, **options: Any) -> FigureData:
 
     Args:
         figure_id: One of `figure_ids()`.
-        runs: Folders by experiment, several of one for several seeds.
-        **options: Of the figure; `experiment` for those of a network.
+        runs: Folders by experiment, several of one experiment for several seeds.
+        **options: Options of the figure; `experiment` for figures of a network.
 
     Raises:
-        ValueError: An unknown figure or option, or runs that are missing: names what to run.
+        ValueError: The figure or an option is unknown, or runs are missing: the message names what to run.
 
     >>> build_figure("stable_rank", {})
     Traceback (most recent call last):
     ValueError: A figure must have a known id; got 'stable_rank'. Did you mean 'stable_rank_by_head'? Known: ...
     """
-    build = _find(figure_id)
-    known = inspect.signature(build).parameters
+    figure = _find(figure_id)
     for name in options:
-        if name not in known:
-            others = ", ".join(n for n in known if n != "runs") or "none"
+        if name not in figure.options:
+            others = ", ".join(figure.options) or "none"
             raise ValueError(f"`{figure_id}` must get options it knows; got {name!r}. It has: {others}.")
-    if "experiment" in known and "experiment" not in options:
+    if "experiment" in figure.options and "experiment" not in options:
         raise ValueError(f"`{figure_id}` must be told of which network; pass experiment='vit-digits', say.")
-    return build(runs, **options)
+    return figure.build(runs, **options)
 
 
-def _find(figure_id: str) -> Callable[..., FigureData]:
-    if figure_id in _BUILDERS:
-        return _BUILDERS[figure_id]
-    close = difflib.get_close_matches(figure_id, _BUILDERS, n=1)
+def _find(figure_id: str) -> PaperFigure:
+    if figure_id in _FIGURES:
+        return _FIGURES[figure_id]
+    close = difflib.get_close_matches(figure_id, _FIGURES, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"A figure must have a known id; got {figure_id!a:.80}.{hint} Known: {', '.join(_BUILDERS)}.")
+    raise ValueError(f"A figure must have a known id; got {figure_id!a:.80}.{hint} Known: {', '.join(_FIGURES)}.")
+
+
+class Gallery(NamedTuple):
+    """Figures; and for each figure that could not be made a sentence, by its id or by its id and experiment.
+
+    An experiment whose spec cannot be read has its sentence by its name.
+    """
+
+    figures: tuple[FigureData, ...]
+    missing: dict[str, str]
+
+
+def build_figures(runs: Runs) -> Gallery:
+    """Make every figure: the toy's, then those of each network.
+
+    A figure of initial scales is of a family of experiments. The other figures are of every network that is not a
+    member of such a family, or of its member of scale 1 if the network itself has no runs. A variant of a network that
+    has runs gets its stable rank over training alone, behind the others; so does the member of scale 1 if its runs are
+    not those of the network itself.
+
+    Args:
+        runs: Folders by experiment.
+
+    >>> gallery = build_figures({})
+    >>> gallery.figures, gallery.missing["toy_robustness"]
+    ((), '`toy_robustness` needs finished runs of toy-robustness-4.3. ...')
+    """
+    figures: list[FigureData] = []
+    missing: dict[str, str] = {}
+    trained = _trained(runs, missing)
+    for figure_id, experiment in [*_wanted(trained), *_members_of_scale_1(trained, runs)]:
+        name = f"{figure_id} {experiment}".strip()
+        try:
+            figures.append(build_figure(figure_id, runs, **({"experiment": experiment} if experiment else {})))
+        except (OSError, ValueError) as error:
+            missing[name] = " ".join(str(error).split())
+    return Gallery(tuple(figures), missing)
+
+
+def _trained(runs: Runs, missing: dict[str, str]) -> list[str]:
+    """Experiments that train a network; if the spec of one cannot be read, `missing` gets the reason."""
+    found = []
+    for name, folders in runs.items():
+        try:
+            found += [name] if folders and "training" in RunData(Path(folders[0])).spec else []
+        except (OSError, ValueError) as error:
+            missing[name] = " ".join(str(error).split())
+    return found
+
+
+def _wanted(trained: list[str]) -> list[tuple[str, str]]:
+    """Ids of figures, each with the experiment it is of; the toy's have none."""
+    networks = dict.fromkeys(network_of(name) for name in trained)
+    with_family = {network_of(name) for name in trained if network_of(name) != name}
+    variants = {name for name in networks if _variant_of(name) in networks}
+    wanted = [(figure_id, "") for figure_id, figure in _FIGURES.items() if figure.of == "toy"]
+    for network in sorted(networks, key=lambda name: name in variants):
+        one = _scale_one(network)
+        shown = network if network in trained else one if one in trained else ""
+        for figure_id, figure in _FIGURES.items():
+            if figure.of == "family" and network in with_family:
+                wanted.append((figure_id, network))
+            elif figure.of == "network" and shown and (network not in variants or figure.of_variants):
+                wanted.append((figure_id, shown))
+    return wanted
+
+
+def _members_of_scale_1(trained: list[str], runs: Runs) -> list[tuple[str, str]]:
+    """As `vit-cifar10-scale-1`, of 100 epochs and three seeds, beside `vit-cifar10`."""
+    pairs = [(name, one) for name in trained if (one := _scale_one(name)) in trained]
+    apart = [one for name, one in pairs if set(runs[name]) != set(runs[one])]
+    return [(figure_id, one) for one in apart for figure_id, figure in _FIGURES.items() if figure.of_variants]
+
+
+def _variant_of(name: str) -> str:
+    known = experiments().get(name)
+    return known.variant_of if known is not None else ""
+
+
+def _scale_one(network: str) -> str:
+    """The member of initial scale 1 in the family of a network; empty if there is none."""
+    for member in family_members(scale_family(network)):
+        if getattr(getattr(member.paper, "model", None), "init_scale", None) == 1.0:
+            return member.name
+    return ""

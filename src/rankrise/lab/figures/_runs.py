@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
-from rankrise.lab.experiments._run_data import Gaps, NotMeasurable, Recorded, RunData
+from rankrise.lab.experiments import family_members, scale_family
+from rankrise.runs import RunData, group_runs
 
 Runs: TypeAlias = Mapping[str, Sequence[Path]]
 
@@ -19,28 +18,12 @@ def read_experiment(runs: Runs, name: str, *, figure: str) -> list[RunData]:
     """
     require(runs, [name], figure=figure)
     found = sorted((RunData(Path(folder)) for folder in runs[name]), key=lambda run: run.seed)
-    specs = [{key: value for key, value in run.spec.items() if key != "seed"} for run in found]
-    if any(spec != specs[0] for spec in specs):
+    if len(group_runs(found)) > 1:
         raise ValueError(
             f"Runs of {name!r} in one figure must differ in their seed only; got {', '.join(r.source for r in found)}. "
             "Pass those of one scale."
         )
     return found
-
-
-def read_alike(found: Sequence[RunData], quantity: str, circuit: str, *, gaps: Gaps = "none") -> list[Recorded]:
-    """A quantity of each run.
-
-    Raises:
-        ValueError: A table is broken, or they were recorded at different steps.
-    """
-    parts = [run.path(quantity, circuit, gaps=gaps) for run in found]
-    for run, part in zip(found, parts, strict=True):
-        if part.values.shape != parts[0].values.shape or not np.array_equal(part.steps, parts[0].steps):
-            raise NotMeasurable(
-                f"{run.source} has not recorded `{quantity}` of {circuit} as {found[0].source} has: run it again."
-            )
-    return parts
 
 
 def require(runs: Runs, names: Sequence[str], *, figure: str) -> None:
@@ -60,13 +43,43 @@ def require(runs: Runs, names: Sequence[str], *, figure: str) -> None:
         )
 
 
-def family(runs: Runs, prefix: str, *, figure: str, wanted: str) -> list[str]:
-    """Names of experiments that begin with `prefix` and have runs.
+def members_with_runs(runs: Runs, family: str, *, figure: str, wanted: str) -> list[str]:
+    """Names of the experiments of a family that have runs.
+
+    Args:
+        runs: Folders by experiment.
+        family: The family, as registered.
+        figure: The figure that needs them.
+        wanted: What to run if there are none.
 
     Raises:
         ValueError: There are none; says what to run.
     """
-    names = [name for name in runs if (name == prefix or name.startswith(f"{prefix}-")) and runs[name]]
+    known = {experiment.name for experiment in family_members(family)}
+    names = [name for name in runs if name in known and runs[name]]
     if not names:
         raise ValueError(f"`{figure}` needs finished runs of {wanted}. Run them: rankrise run {wanted}")
     return names
+
+
+def by_scale(runs: Runs, network: str, *, figure: str) -> dict[float, list[RunData]]:
+    """Runs of a network at several initial scales, from the largest factor to the smallest.
+
+    Raises:
+        ValueError: Fewer than two scales have runs, or they differ in more than that; says what to run.
+    """
+    wanted = f"{network}-scale-1 {network}-scale-0.1"
+    names = members_with_runs(runs, scale_family(network), figure=figure, wanted=wanted)
+    found = {_factor(members[0]): members for members in (read_experiment(runs, n, figure=figure) for n in names)}
+    if len(found) < 2:
+        raise ValueError(f"`{figure}` needs two scales or more; got {names[0]} alone. Run more: rankrise run {wanted}")
+    if len(group_runs([members[0] for members in found.values()], but_for=("seed", "model.init_scale"))) > 1:
+        raise ValueError(
+            f"Runs in `{figure}` must differ in their initial scale and seed only; got {', '.join(names)}. "
+            "Pass those of one scale."
+        )
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _factor(run: RunData) -> float:
+    return float(run.spec.get("model", {}).get("init_scale", 1.0))

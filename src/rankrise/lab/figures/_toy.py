@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankrise.lab.experiments._run_data import RunData
-from rankrise.lab.figures._runs import Runs, family
+from rankrise.lab.figures._runs import Runs, members_with_runs
+from rankrise.runs import RunData
+from rankrise.view import CIRCUITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 FLOW, STAGES, MATRIX = "toy-flow", "toy-stages", "toy-matrix-flow"
 _FLOWS = "toy-flow-1e-2 toy-flow-1e-8 toy-flow-1e-32"  # some of the family, for one who has none
-CIRCUITS = ("kq", "vo")
 _LETTERS = {"kq": "a", "vo": "b"}
 _SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
 
@@ -48,7 +48,7 @@ def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:
     Raises:
         ValueError: There are none, or they are of several tasks.
     """
-    folders = [folder for name in family(runs, FLOW, figure=figure, wanted=_FLOWS) for folder in runs[name]]
+    folders = [folder for name in members_with_runs(runs, FLOW, figure=figure, wanted=_FLOWS) for folder in runs[name]]
     return sorted(_of_one_task(folders, figure), key=lambda flow: -flow.log10_alpha)
 
 
@@ -95,7 +95,7 @@ def joined(stages: Trajectory) -> list[tuple[str, int]]:
     """Circuit and index of the coordinates in the order in which Algorithm 1 lets them in, each once."""
     dim = stages.products["kq"].shape[1]
     order = dict.fromkeys(int(i) for i in stages.run.scalar("joined"))
-    return [(CIRCUITS[i // dim], i % dim) for i in order]
+    return [(tuple(CIRCUITS)[i // dim], i % dim) for i in order]
 
 
 def coordinate(circuit: str, index: int) -> str:
@@ -114,14 +114,6 @@ def alpha(log10_alpha: float) -> str:
     ('α = 10⁻⁸', 'α = 10⁻⁰·⁵')
     """
     return f"α = 10{f'{log10_alpha:g}'.translate(_SUPERSCRIPTS)}"
-
-
-def describe(run: RunData) -> str:
-    """What was run, in a sentence."""
-    task = run.spec.get("task", {})
-    sizes = f"{task.get('samples')} samples of {task.get('tokens')} tokens of dimension {task.get('dim')}"
-    targets = "with random targets" if task.get("targets") == "noise" else "from a random teacher head"
-    return f"Run: {sizes} {targets}, seed {run.seed}."
 
 
 def thin(x: "NDArray[np.float64]", y: "NDArray[np.float64]", tolerance: float = 1e-3) -> "NDArray[np.intp]":

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rankrise.lab.figures import _toy
-from rankrise.lab.figures._data import Axis, FigureData, Panel, Trace, numbers
+from rankrise.lab.figures._descriptions import describe
 from rankrise.lab.figures._runs import Runs, read_experiment
+from rankrise.view import Axis, FigureData, Panel, Trace, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
-
-    from rankrise.lab.experiments._run_data import RunData
 
 ID = "toy_robustness"
 EXPERIMENTS = {"4.3": "toy-robustness-4.3", "4.4": "toy-robustness-4.4"}
@@ -73,17 +72,21 @@ def build(runs: Runs) -> FigureData:
         drawn[number] = max(moved, key=lambda seed: max((push.left for push in moved[seed]), default=0.0))
         rows += _row(number, moved[drawn[number]])
     noise = " and ".join(f"{run.spec.get('noise', 0):g} ({number})" for number, run in firsts.items())
+    count = len(found["4.3"])
+    is_one_of_several = count > 1
     return FigureData(
         id=ID,
         title="Pushed off its path: does the flow return?",
-        caption=(
+        text=(
             f"Gradient flow of the diagonal head at {_toy.alpha(float(firsts['4.3'].spec['log10_alpha']))}. Active "
             f"coordinates get noise of standard deviation {noise}, at random times t for Assumption 4.3 and as a "
             f"coordinate becomes active for 4.4. Drawn are the {_NUM_CURVES} products that then differ most, dashed "
             "with noise, after three perturbations, the worst among them, and after each the largest difference of "
             f"any product, from {_LOWEST:g} up, which comes back where noise moved the time of a later transition. "
-            f"{_ends('4.3', pushes['4.3'])} {_ends('4.4', pushes['4.4'])} {_left_out(slight)}{_run(found, drawn)}"
-        ),
+            f"{_ends('4.3', pushes['4.3'])} {_ends('4.4', pushes['4.4'])} {_left_out(slight)}"
+            f"{_which(drawn) if is_one_of_several else ''}"
+        ).rstrip(),
+        run=describe(found["4.3"], repeats=f"{count} seeds" if is_one_of_several else "").words,
         panels=_with_one_axis(rows),
         rows=2,
         cols=_NUM_SHOWN + 1,
@@ -91,14 +94,10 @@ def build(runs: Runs) -> FigureData:
     )
 
 
-def _run(found: "Mapping[str, Sequence[RunData]]", drawn: "Mapping[str, int]") -> str:
-    """What was run; of several seeds also which are drawn."""
-    words = _toy.describe(found["4.3"][0])
-    count = len(found["4.3"])
-    if count == 1:
-        return words
+def _which(drawn: "Mapping[str, int]") -> str:
+    """Which of several seeds are drawn, in a sentence."""
     which = " and ".join(f"seed {seed} ({number})" for number, seed in drawn.items())
-    return f"Drawn: {which}, of the worst push. " + words.replace(f"seed {found['4.3'][0].seed}.", f"{count} seeds.")
+    return f"Drawn: {which}, of the worst push."
 
 
 def _with_one_axis(panels: list[Panel]) -> tuple[Panel, ...]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.lab.figures import _toy
-from rankrise.lab.figures._data import Axis, FigureData, Mark, Panel, Trace, numbers
+from rankrise.lab.figures._descriptions import describe
+from rankrise.view import Axis, Control, FigureData, Mark, Panel, Trace, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,15 +50,16 @@ def build(runs: "Runs", *, num_coordinates: int = 6) -> FigureData:
     return FigureData(
         id=ID,
         title="Toward small initial weights, training becomes a staircase",
-        caption=(
+        text=(
             "Gradient flow of an attention head with diagonal weights from initial scale α, in time divided by "
             "log(1/α), and the staircase that Algorithm 1 computes without training (orange, dashed). The mean "
             f"distance of the loss from it is {_distance(losses[0], losses[-1]):.2g} at the largest α and "
             f"{_distance(losses[-2], losses[-1]):.2g} at the smallest. Under the loss: the first {len(shown)} "
             "coordinates to become active, a_i of the key-query product and b_i of the value-output product. The "
-            "plateau that all share at the start is cut. "
-            f"{_toy.describe(flows[0].run)}"
+            "plateau that all share at the start is cut."
         ),
+        run=describe([flows[0].run]).words,
+        control=Control("initial scale α"),
         panels=tuple(panels),
         rows=1 + -(-len(shown) // 3),
         cols=3,

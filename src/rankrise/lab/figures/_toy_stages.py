@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.lab.figures import _toy
-from rankrise.lab.figures._data import Axis, FigureData, Panel, Trace, numbers
+from rankrise.lab.figures._descriptions import describe
 from rankrise.lab.figures._runs import Runs
+from rankrise.view import CIRCUITS, Axis, FigureData, Panel, Trace, numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,19 +34,19 @@ def build(runs: Runs, *, log10_alpha: float | None = None) -> FigureData:
     matrix = _toy.read_matrix_flow(runs, flow.run, figure=ID)
     panels = [
         _loss("diagonal weights: loss", flow),
-        *(_products(flow, circuit) for circuit in _toy.CIRCUITS),
+        *(_products(flow, circuit) for circuit in CIRCUITS),
         _loss("full matrices: loss", matrix),
-        *(_spectra(matrix, circuit) for circuit in _toy.CIRCUITS),
+        *(_spectra(matrix, circuit) for circuit in CIRCUITS),
     ]
     return FigureData(
         id=ID,
         title="An attention head learns one thing at a time",
-        caption=(
+        text=(
             "Gradient flow from small weights. Products of diagonal weights, from "
             f"{_toy.alpha(flow.log10_alpha)}, become non-zero one by one, and the loss falls at each. In a head with "
-            f"full matrices, from {_toy.alpha(matrix.log10_alpha)}, singular values of both products do the same. "
-            f"{_toy.describe(flow.run)}"
+            f"full matrices, from {_toy.alpha(matrix.log10_alpha)}, singular values of both products do the same."
         ),
+        run=describe([flow.run]).words,
         panels=tuple(panels),
         rows=2,
         cols=3,
@@ -81,15 +82,15 @@ def _products(flow: "Trajectory", circuit: str) -> Panel:
         _curve(flow.times, values[:, i], circuit, _toy.coordinate(circuit, i) if i in largest else "")
         for i in range(values.shape[1])
     ]
-    law = "w_K ⊙ w_Q" if circuit == "kq" else "w_V ⊙ w_O"
-    return Panel(f"products  {law}", _x(flow), Axis("product"), tuple(traces))
+    return Panel(f"products  {CIRCUITS[circuit].diagonal}", _x(flow), Axis("product"), tuple(traces))
 
 
 def _spectra(path: "Trajectory", circuit: str) -> Panel:
     values = path.products[circuit]
     traces = [_curve(path.times, values[:, i], circuit, "") for i in range(values.shape[1])]
-    law = "W_K W_Qᵀ" if circuit == "kq" else "W_V W_Oᵀ"
-    return Panel(f"singular values of  {law}", _x(path), Axis("singular value", low=0), tuple(traces))
+    return Panel(
+        f"singular values of  {CIRCUITS[circuit].product}", _x(path), Axis("singular value", low=0), tuple(traces)
+    )
 
 
 def _curve(times: "NDArray[np.float64]", values: "NDArray[np.float64]", circuit: str, label: str) -> Trace:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankrise.lab.figures import FigureData, build_figure
+from rankrise.lab.figures import build_figure
 from rankrise.lab.report._environments import environment_of
-from rankrise.lab.report._json import figure_json
-from rankrise.lab.report._page import asset, render
 from rankrise.lab.report._summary import environment_rows
+from rankrise.view import asset, figure_json, render
 
+_ASSETS = Path(__file__).parent / "assets"
 _SHOWN = ("rankrise", "python", "accelerator", "packages")
 
 
@@ -28,15 +28,10 @@ def demo_data(runs: Mapping[str, Sequence[Path]], *, experiment: str = "vit-cifa
     film = build_figure("spectrum_over_training", runs, experiment=experiment)
     environment = environment_of({experiment: runs[experiment]})
     return {
-        "toy": {**figure_json(toy), "run": _run(toy), "sources": toy.sources},
-        "film": {**figure_json(film), "run": _run(film), "sources": film.sources},
+        "toy": {**figure_json(toy), "run": toy.run_sentence, "sources": toy.sources},
+        "film": {**figure_json(film), "run": film.run_sentence, "sources": film.sources},
         "environment": [row for row in environment_rows(environment) if row[0] in _SHOWN],
     }
-
-
-def _run(figure: FigureData) -> str:
-    """What was run: the last sentence of a caption."""
-    return figure.caption[figure.caption.index("Run: ") :]
 
 
 def write_demo(path: str | os.PathLike[str], data: Mapping[str, Any]) -> Path:
@@ -51,8 +46,9 @@ def write_demo(path: str | os.PathLike[str], data: Mapping[str, Any]) -> Path:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
+    style, script = ((_ASSETS / name).read_text(encoding="utf-8") for name in ("demo.css", "demo.js"))
     page = render(
-        "demo.html", styles=("page.css", "demo.css"), scripts=(asset("chart.js") + asset("demo.js"),), data=data
+        _ASSETS / "demo.html", styles=(asset("page.css"), style), scripts=(asset("chart.js") + script,), data=data
     )
     target.write_text(page, encoding="utf-8")
     return target

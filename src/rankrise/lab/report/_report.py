@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankrise.lab.figures import FigureData
-from rankrise.lab.report._colours import ramps
-from rankrise.lab.report._draw import save_figure
-from rankrise.lab.report._json import figure_json
-from rankrise.lab.report._page import asset, plotly_script, render
 from rankrise.lab.report._summary import VerdictLike, claim_groups, counts, environment_rows, run_rows, verdict_rows
 from rankrise.store import replacing
+from rankrise.view import FigureData, asset, colour_ramps, figure_json, plotly_script, render, save_figure
+
+_ASSETS = Path(__file__).parent / "assets"
 
 
 def write_report(
@@ -45,10 +43,10 @@ def write_report(
     plotly = plotly_script()
     pictures = [None if plotly else _inline(svg.read_text(encoding="utf-8")) for svg, _, _ in saved]
     page = render(
-        "report.html",
-        styles=("page.css", "report.css"),
-        scripts=() if plotly is None else (plotly, asset("report.js")),
-        data={"figures": [figure_json(figure) for figure in figures], "ramps": ramps()} if plotly else None,
+        _ASSETS / "report.html",
+        styles=(asset("page.css"), (_ASSETS / "report.css").read_text(encoding="utf-8")),
+        scripts=() if plotly is None else (plotly, asset("figures.js")),
+        data={"figures": [figure_json(figure) for figure in figures], "ramps": colour_ramps()} if plotly else None,
         title=title,
         is_interactive=plotly is not None,
         figures=[_words(figure, picture) for figure, picture in zip(figures, pictures, strict=True)],

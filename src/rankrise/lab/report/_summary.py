@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from rankrise.lab.experiments import experiments, summarise_run
+from rankrise.lab.experiments import experiments, family_members, summarise_run
 from rankrise.lab.figures import describe_run
+from rankrise.runs import RunData
 from rankrise.store import load_spec
 
 SIGNS = {"holds": "✓", "fails": "✗", "not tested": "–"}
@@ -23,6 +24,8 @@ class ClaimLike(Protocol):
     """What a report reads of a claim."""
 
     id: str
+    of: str
+    about: str
     statement: str
     reference: str
     circuit: str
@@ -64,25 +67,27 @@ def verdict_rows(verdicts: "Sequence[VerdictLike]") -> list[dict[str, Any]]:
 
 
 def claim_groups(verdicts: "Sequence[VerdictLike]", runs: "Mapping[str, Sequence[Path]]") -> list[dict[str, Any]]:
-    """Claims that were tested, by what they are claimed of (the part of their id after @), with what was run.
-
-    All claims of the toy are one group.
-    """
+    """Claims that were tested, by what they are about, with what was run. All claims of the toy are one group."""
     found: dict[str, list[VerdictLike]] = {}
     for v in verdicts:
-        of = str(v.claim.id).partition("@")[2]
         if v.verdict != "not tested":
-            found.setdefault("the toy" if of.startswith("toy") else of, []).append(v)
+            found.setdefault(v.claim.about, []).append(v)
     return [
-        {"name": name, "what": _of_group(name, runs), "counts": counts(members), "rows": verdict_rows(members)}
+        {
+            "name": name,
+            "what": _of_group(members[0].claim.of, runs),
+            "counts": counts(members),
+            "rows": verdict_rows(members),
+        }
         for name, members in found.items()
     ]
 
 
-def _of_group(name: str, runs: "Mapping[str, Sequence[Path]]") -> str:
-    first = "toy-stages" if name == "the toy" else name
-    names = [n for n in runs if runs[n] and (n == first or n.startswith(f"{first}-"))]
-    return describe_run(runs[names[0]][0], of_family=name not in runs) if names else ""
+def _of_group(of: str, runs: "Mapping[str, Sequence[Path]]") -> str:
+    """What was run of an experiment, or of the first member of a family that has runs; empty if nothing was."""
+    members = {experiment.name for experiment in family_members(of)}
+    names = [name for name in runs if runs[name] and (name == of or name in members)]
+    return describe_run(runs[names[0]][0], of_family=of not in runs) if names else ""
 
 
 def counts(verdicts: "Sequence[VerdictLike]") -> str:
@@ -111,10 +116,12 @@ def run_rows(runs: "Mapping[str, Sequence[Path]]", out: Path) -> list[dict[str, 
 
 
 def _what(name: str, folder: Path) -> str:
-    """What the runs are, by their own spec; of theory, by the name they have in the registry."""
+    """What the runs are, by their own spec; the title of the experiment comes first for a toy, whose spec says less."""
     known = experiments()
     words = describe_run(folder)
-    return f"{known[name].title}. {words}" if name.startswith("toy-") and name in known else words
+    spec = RunData(folder).spec
+    is_toy = "task" in spec or spec.get("model", {}).get("kind") == "toy_head"
+    return f"{known[name].title}. {words}" if is_toy and name in known else words
 
 
 def environment_rows(environment: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -61,6 +61,8 @@ def _at_scale(factor: float) -> Experiment:
             model={"init_scale": factor},
             training={"epochs": 100, "track_every": 97, "evaluate_every": 2},
         ),
+        family="vit-cifar10-scale",
+        variant_of="vit-cifar10",
     )
 
 
@@ -72,6 +74,7 @@ _AUGMENTED = Experiment(
     smoke=varied(SMOKE, data=_FLIP_AND_CROP),
     small=varied(SMALL, data=_FLIP_AND_CROP),
     paper=varied(CIFAR10, data=_FLIP_AND_CROP),
+    variant_of="vit-cifar10",
 )
 _CIFAR100 = Experiment(
     name="vit-cifar100",

@@ -48,8 +48,8 @@ _SMALL = _Size(ToyTask(dim=20, tokens=10, samples=500), 1.5, 0.01, 1.5)
 _PAPER = _Size(ToyTask(dim=50, tokens=10, samples=1000), 0.75, 0.002, 0.75)
 
 
-def _experiment(name: str, title: str, shows: str, make: Callable[[_Size], TheorySpec]) -> Experiment:
-    return Experiment(name, title, shows, smoke=make(_SMOKE), small=make(_SMALL), paper=make(_PAPER))
+def _experiment(name: str, title: str, shows: str, make: Callable[[_Size], TheorySpec], family: str = "") -> Experiment:
+    return Experiment(name, title, shows, smoke=make(_SMOKE), small=make(_SMALL), paper=make(_PAPER), family=family)
 
 
 def _flow(log10_alpha: float) -> Experiment:
@@ -58,6 +58,7 @@ def _flow(log10_alpha: float) -> Experiment:
         f"Gradient flow of a head with diagonal weights from α = 1e{log10_alpha:g}",
         "plateaus and drops of the loss that converge, as α → 0, to those of toy-stages",
         lambda size: FlowSpec(**size.common(), log10_alpha=log10_alpha, t_end=size.t_end),
+        family="toy-flow",
     )
 
 

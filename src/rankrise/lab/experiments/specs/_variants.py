@@ -61,6 +61,7 @@ def _variant(base: str, name: str) -> Experiment:
         smoke=smoke,
         small=small,
         paper=paper,
+        variant_of=base,
     )
 
 
@@ -73,6 +74,8 @@ def _digits_scale(factor: float) -> Experiment:
         smoke=varied(_digits.SMOKE, model=values),
         small=varied(_digits.SMALL, model=values),
         paper=varied(_digits.PAPER, model=values),
+        family="vit-digits-scale",
+        variant_of="vit-digits",
     )
 
 
@@ -102,5 +105,6 @@ EXPERIMENTS = (
         smoke=varied(_cifar.SMOKE, training={"schedule": "constant", "warmup_epochs": 0}),
         small=varied(_cifar.SMALL, training={"schedule": "constant", "warmup_epochs": 0, "batch_size": 32}),
         paper=_CENG501,
+        variant_of="vit-cifar10",
     ),
 )

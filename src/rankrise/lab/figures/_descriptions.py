@@ -1,14 +1,16 @@
 """Words for what was run: network, data, and what differs from the plain experiment on them."""
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankrise.lab.experiments import experiments, kind_of, to_json
+from rankrise.runs import RunData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rankrise.lab.experiments._run_data import RunData
 
 _DATA = {
     "cifar10": "CIFAR-10",
@@ -28,8 +30,8 @@ _NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "relu": "ReLU", "gelu"
 _PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bfloat16"}
 
 
-def data_name(run: "RunData") -> str:
-    """What it learned from, as a reader calls it; a folder or text of one's own by its path."""
+def data_name(run: RunData) -> str:
+    """The data of a run as a reader calls them; a folder of images or a text of one's own is called by its path."""
     data = run.spec.get("data", {})
     name = str(data.get("name", "unknown data"))
     if data.get("path") and name in ("image_folder", "text"):
@@ -37,12 +39,12 @@ def data_name(run: "RunData") -> str:
     return _DATA.get(name, name)
 
 
-def network_name(run: "RunData", *, of_family: bool = False) -> str:
+def network_name(run: RunData, *, of_family: bool = False) -> str:
     """Network and data in a few words, and what differs from the plain experiment, for titles.
 
     Args:
-        run: Which.
-        of_family: Whether it stands for runs at several initial scales, so that its own is not said.
+        run: The run.
+        of_family: Whether the run stands for runs at several initial scales, so that its own scale is not said.
     """
     model, training, _ = _parts(run)
     plain = _plain(run)
@@ -59,37 +61,81 @@ def network_name(run: "RunData", *, of_family: bool = False) -> str:
     return ", ".join([name, *(word for word in words if word)])
 
 
-def describe(runs: "Sequence[RunData]", *, repeats: str = "", of_family: bool = False) -> str:
-    """What was run: network, data, length, optimiser and seeds, in a sentence.
+@dataclass(frozen=True)
+class Description:
+    """What was run, part by part, each in words; a caption and a report join different parts.
+
+    Attributes:
+        network: The network, its size, and what is unusual about it; or the task of a run of theory.
+        training: Length, data, optimiser and precision; empty for a run of theory.
+        repeats: The seed of the run, or how many seeds there are.
+    """
+
+    network: tuple[str, ...]
+    training: str
+    repeats: str
+
+    @property
+    def without_repeats(self) -> str:
+        """Everything but the seeds, without a full stop."""
+        return ", ".join(part for part in (*self.network, self.training) if part)
+
+    @property
+    def words(self) -> str:
+        """Everything, without a full stop."""
+        return ", ".join(part for part in (self.without_repeats, self.repeats) if part)
+
+
+def describe(runs: "Sequence[RunData]", *, repeats: str = "", of_family: bool = False) -> Description:
+    """What was run: network, data, length, optimiser and seeds; of theory, the task and the seed.
 
     Args:
-        runs: Of one spec but for the seed.
-        repeats: In place of the seeds.
-        of_family: Whether they stand for runs at several initial scales, so that their own is not said.
+        runs: Runs of one spec but for the seed.
+        repeats: Words in place of the number of seeds.
+        of_family: Whether the runs stand for runs at several initial scales, so that their own scale is not said.
     """
     run = runs[0]
+    if "task" in run.spec:
+        return Description((_task(run),), "", repeats or f"seed {run.seed}")
     model, training, data = _parts(run)
-    parts = [
+    network = (
         _MODELS.get(str(model.get("kind")), "network"),
         f"{model.get('num_layers', 1)} layers × {model.get('num_heads', 1)} heads",
         f"width {model['width']}" if "width" in model else "",
         _named(model["activation"]) if model.get("activation", "gelu") != "gelu" else "",
         "" if of_family else _scale(run),
-    ]
+    )
     size = f"{data['num_train']:,} samples" if data.get("num_train") else ""
     about = ", ".join(word for word in (size, _images(run), _labels(run)) if word)
     length = f"{training['epochs']:,} epochs of " if "epochs" in training else ""
     optimiser = f" with {_named(training['optimiser'])}" if "optimiser" in training else ""
     precision = f" in {_precision(run)}" if "precision" in training else ""
-    parts += [
-        f"{length}{data_name(run)}{f' ({about})' if about else ''}{optimiser}{precision}",
-        repeats or seeds(runs),
-    ]
-    return f"Run: {', '.join(part for part in parts if part)}."
+    words = f"{length}{data_name(run)}{f' ({about})' if about else ''}{optimiser}{precision}"
+    return Description(network, words, repeats or seeds(runs))
+
+
+def describe_run(path: str | os.PathLike[str], *, of_family: bool = False) -> str:
+    """Network, data, length and optimiser of a run, or the task of a run of theory, in a sentence.
+
+    Args:
+        path: The run directory.
+        of_family: Whether the run stands for runs at several initial scales, so that its own scale is not said.
+
+    Raises:
+        FileNotFoundError: There is no run at `path`.
+        ValueError: The run is damaged.
+    """
+    return f"{describe([RunData(Path(path))], of_family=of_family).without_repeats}."
+
+
+def _task(run: RunData) -> str:
+    task = run.spec.get("task", {})
+    sizes = f"{task.get('samples')} samples of {task.get('tokens')} tokens of dimension {task.get('dim')}"
+    return f"{sizes} {'with random targets' if task.get('targets') == 'noise' else 'from a random teacher head'}"
 
 
 def seeds(runs: "Sequence[RunData]") -> str:
-    """How many runs there are of it.
+    """How many seeds there are, in words.
 
     >>> seeds([None])
     'one seed'
@@ -97,24 +143,24 @@ def seeds(runs: "Sequence[RunData]") -> str:
     return "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
 
 
-def _parts(run: "RunData") -> list[Mapping[str, Any]]:
+def _parts(run: RunData) -> list[Mapping[str, Any]]:
     return [run.spec.get(name, {}) for name in ("model", "training", "data")]
 
 
-def _images(run: "RunData") -> str:
+def _images(run: RunData) -> str:
     return " and ".join(_AUGMENT.get(name, str(name)) for name in run.spec.get("data", {}).get("augment") or ())
 
 
-def _labels(run: "RunData") -> str:
+def _labels(run: RunData) -> str:
     return "random labels" if run.spec.get("data", {}).get("random_labels") else ""
 
 
-def _scale(run: "RunData") -> str:
+def _scale(run: RunData) -> str:
     factor = run.spec.get("model", {}).get("init_scale", 1.0)
     return "" if factor == 1 else f"initial weights × {factor:g}"
 
 
-def _precision(run: "RunData") -> str:
+def _precision(run: RunData) -> str:
     name = str(run.spec["training"].get("precision"))
     return _PRECISIONS.get(name, name)
 
@@ -123,7 +169,7 @@ def _named(name: str) -> str:
     return _NAMES.get(str(name), str(name))
 
 
-def _plain(run: "RunData") -> dict[str, Any]:
+def _plain(run: RunData) -> dict[str, Any]:
     """The spec of the first registered network on these data of as many layers and heads; empty where there is none."""
     model, training, data = _parts(run)
     if "optimiser" not in training or "activation" not in model:

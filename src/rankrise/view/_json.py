@@ -3,15 +3,11 @@
 import math
 from typing import Any
 
-from rankrise.lab.figures import Axis, FigureData, Panel, Trace
-from rankrise.lab.report._colours import colour_of, colours, dark_of
-from rankrise.lab.report._text import to_plotly
+from rankrise.view._colours import colour_of, colours, dark_of
+from rankrise.view._figure import Axis, FigureData, Panel, Trace
+from rankrise.view._notation import to_plotly
 
 _DIGITS = 5
-_CONTROLS = {  # figures whose ordered curves can be gone through one by one
-    "toy_scales": {"label": "initial scale α", "play": False},
-    "spectrum_over_training": {"label": "epoch", "play": True},
-}
 
 
 def figure_json(figure: FigureData) -> dict[str, Any]:
@@ -20,7 +16,7 @@ def figure_json(figure: FigureData) -> dict[str, Any]:
     `levels` names the ordered curves that a slider goes through, in order; curves without a level stay.
     """
     found = colours(figure)
-    control = _CONTROLS.get(figure.id)
+    control = figure.control
     return {
         "name": figure.name,
         "id": figure.id,
@@ -28,7 +24,7 @@ def figure_json(figure: FigureData) -> dict[str, Any]:
         "cols": figure.cols,
         "panels": [_panel(panel, found) for panel in figure.panels],
         "levels": _levels(figure) if control else [],
-        "control": control,
+        "control": None if control is None else {"label": control.label, "play": control.is_film},
         "order": None if figure.order is None else {"label": figure.order.label, "ticks": figure.order.ticks},
     }
 

@@ -4,7 +4,7 @@ Both can be told apart with any colour vision, and viridis in grey as well. The 
 plotly and the pages' own scripts.
 """
 
-from rankrise.lab.figures import FigureData, Trace
+from rankrise.view._figure import FigureData, Trace
 
 OKABE_ITO = {
     "blue": "#0072B2",
@@ -89,7 +89,7 @@ def dark_of(trace: Trace, found: dict[str, str]) -> str:
     return _DARK.get(colour, colour)
 
 
-def ramps() -> dict[str, list[str]]:
+def colour_ramps() -> dict[str, list[str]]:
     """The scale of colours of ordered things, on a light and on a dark page."""
     return {"light": list(VIRIDIS), "dark": list(_ON_DARK)}
 

@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankrise.lab.report._text import to_html
+from rankrise.view._notation import to_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _ASSETS = Path(__file__).parent / "assets"
 
 
-def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], data: object, **values: Any) -> str:
+def render(template: Path, *, styles: tuple[str, ...], scripts: tuple[str, ...], data: object, **values: Any) -> str:
     """A whole page.
 
     Args:
-        template: File among the assets.
-        styles: Names of assets.
+        template: The file of the template; its folder may hold styles of its own.
+        styles: Texts of styles.
         scripts: Texts of scripts, run in this order.
         data: What the scripts read, as JSON.
         **values: What the template uses.
@@ -33,10 +33,10 @@ def render(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...], 
 
     safe = [script.replace("\r\n", "\n").replace("</script", "<\\/script") for script in scripts]
     return (
-        _environment()
-        .get_template(template)
+        _environment(template.parent)
+        .get_template(template.name)
         .render(
-            styles=Markup("\n".join(asset(name) for name in styles)),
+            styles=Markup("\n".join(styles)),
             scripts=[Markup(script) for script in safe],
             policy=policy(safe),
             data=data,
@@ -56,7 +56,7 @@ def policy(scripts: list[str]) -> str:
 
 
 def asset(name: str) -> str:
-    """The text of a file that belongs to the pages."""
+    """The text of a file that every page may use: `page.css`, `chart.js` (small charts), `figures.js` (plotly)."""
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -71,10 +71,10 @@ def plotly_script() -> str | None:
 
 
 @functools.cache
-def _environment() -> "Environment":
+def _environment(folder: Path) -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    loader = FileSystemLoader(_ASSETS)
+    loader = FileSystemLoader(folder)
     found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     found.filters["subscripts"] = to_html
     return found

@@ -1,38 +1,62 @@
 """What figures of trained networks share: time in epochs, means over heads and seeds, and what the curves do."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rankrise.lab.claims._curves import early_mean
-from rankrise.lab.figures._data import Numbers, numbers
+from rankrise.runs import early_mean
+from rankrise.view._figure import Numbers, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from rankrise.lab.experiments._run_data import RunData
+    from rankrise.runs import RunData
 
-CIRCUITS = {"kq": "key-query change  Δ(W_K W_Qᵀ)", "vo": "value-output change  Δ(W_V W_Oᵀ)"}
-PRODUCTS = {"kq": "key-query  W_K W_Qᵀ", "vo": "value-output  W_V W_Oᵀ"}
-SHORT = {"kq": "key-query", "vo": "value-output"}
+
+class Circuit(NamedTuple):
+    """The words for one of the two circuits of a head."""
+
+    short: str  # as "key-query"
+    product: str  # of full matrices, as "W_K W_Qᵀ"
+    diagonal: str  # of diagonal weights, as "w_K ⊙ w_Q"
+
+    @property
+    def change(self) -> str:
+        """What training added, as the title of a panel."""
+        return f"{self.short} change  Δ({self.product})"
+
+
+CIRCUITS = {
+    "kq": Circuit("key-query", "W_K W_Qᵀ", "w_K ⊙ w_Q"),
+    "vo": Circuit("value-output", "W_V W_Oᵀ", "w_V ⊙ w_O"),
+}
+
+
+def titled(title: str, network: str) -> str:
+    """A title, with the network it is of where that is known.
+
+    >>> titled("Stable rank", ""), titled("Stable rank", "ViT on CIFAR-10")
+    ('Stable rank', 'Stable rank: ViT on CIFAR-10')
+    """
+    return f"{title}: {network}" if network else title
 
 
 def band_words(runs: "Sequence[RunData]") -> str:
-    """What a band is: heads are not independent, so seeds decide where there are several."""
+    """What a band shows: the spread over seeds where there are several, because heads are not independent."""
     return "± sd over heads" if len(runs) == 1 else "± sd over seeds of the mean over heads"
 
 
 def epochs(run: "RunData", steps: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Steps of a finished run in epochs; as they are where the spec has none."""
+    """Steps of a finished run in epochs; the steps themselves if the spec does not say how many epochs there were."""
     length = run.spec.get("training", {}).get("epochs")
     last = run.table["step"].to_numpy().max(initial=0)
     return steps * (length / last) if length and last else steps
 
 
 def time_label(run: "RunData") -> str:
-    """What `epochs` returns."""
+    """The unit of what `epochs` returns."""
     return "epoch" if run.spec.get("training", {}).get("epochs") else "step"
 
 
@@ -58,13 +82,13 @@ def initial_stable_rank(runs: "Sequence[RunData]", circuit: str) -> float | None
     """`Σ σ² / σ₁²` of the product before training, mean over layers, heads and seeds; None where it was not kept."""
     try:
         spectra = [np.nan_to_num(run.initial_spectrum(circuit)) for run in runs]
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
     return float(np.mean([(s**2).sum(-1) / (s**2).max(-1) for s in spectra]))
 
 
 def at_init(runs: "Sequence[RunData]") -> str:
-    """What the products had before training, in a sentence; empty where it was not kept."""
+    """The stable ranks of the products before training, in a sentence; empty if they were not kept."""
     found = {circuit: initial_stable_rank(runs, circuit) for circuit in CIRCUITS}
     if any(value is None for value in found.values()):
         return ""
@@ -84,18 +108,20 @@ def rise_words(curves: "Mapping[str, tuple[NDArray[np.float64], NDArray[np.float
     higher, fallen = [], []
     for circuit, (steps, means) in curves.items():
         up = means[-1] > early_mean(steps, means)
-        but = f"; not in {ranges(np.flatnonzero(~up))}" if up.any() and not up.all() else ""
-        higher.append(f"{up.sum()} of {len(up)} ({SHORT[circuit]}{but})")
+        but = f"; not in {layer_ranges(np.flatnonzero(~up))}" if up.any() and not up.all() else ""
+        higher.append(f"{up.sum()} of {len(up)} ({CIRCUITS[circuit].short}{but})")
         down = np.flatnonzero(means[-1] <= 0.9 * means.max(0))
-        fallen += [f"layer{'s' * (len(down) > 1)} {ranges(down)} ({SHORT[circuit]})"] if len(down) else []
+        fallen += (
+            [f"layer{'s' * (len(down) > 1)} {layer_ranges(down)} ({CIRCUITS[circuit].short})"] if len(down) else []
+        )
     falls = f"Below its peak by a tenth or more it ends in {' and '.join(fallen)}. " if fallen else ""
     return f"Against the mean of the first 5% of steps it ends higher in {' and '.join(higher)} layers. {falls}"
 
 
-def ranges(layers: "Iterable[int]") -> str:
-    """Layers from 1, neighbours in one.
+def layer_ranges(layers: "Iterable[int]") -> str:
+    """Layers as text, counted from 1; neighbouring layers are joined.
 
-    >>> ranges([0, 2, 3, 4])
+    >>> layer_ranges([0, 2, 3, 4])
     '1, 3-5'
     """
     runs: list[list[int]] = []
@@ -107,17 +133,17 @@ def ranges(layers: "Iterable[int]") -> str:
     return ", ".join(f"{run[0] + 1}-{run[-1] + 1}" if len(run) > 1 else f"{run[0] + 1}" for run in runs)
 
 
-def depth(layer: int, num_layers: int) -> float:
-    """Place of a layer from the first, 0, to the last, 1.
+def depth_level(layer: int, num_layers: int) -> float:
+    """The place of a layer between the first, 0, and the last, 1.
 
-    >>> depth(0, 1), depth(5, 6)
+    >>> depth_level(0, 1), depth_level(5, 6)
     (0.0, 1.0)
     """
     return layer / (num_layers - 1) if num_layers > 1 else 0.0
 
 
 def layer_name(layer: int) -> str:
-    """As in the paper, from 1.
+    """The name of a layer as the paper counts, from 1.
 
     >>> layer_name(0)
     'layer 1'
@@ -126,7 +152,7 @@ def layer_name(layer: int) -> str:
 
 
 def spread_layers(num_layers: int, num: int = 3) -> list[int]:
-    """A few layers from the first to the last.
+    """A few layers, evenly spread from the first to the last.
 
     >>> spread_layers(6), spread_layers(2)
     ([0, 2, 5], [0, 1])

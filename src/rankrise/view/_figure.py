@@ -1,10 +1,13 @@
-"""What a figure is before anyone draws it: numbers with labels, frozen.
+"""What a figure is before anyone draws it: numbers with labels, frozen; and the same numbers as CSV.
 
 A renderer decides colours, sizes and fonts. What a colour stands for is decided here: `group` names what a trace
 belongs to, the same name has the same colour in all panels, and `level` places it where things have an order (time, α,
 depth).
 """
 
+import csv
+import hashlib
+import io
 import math
 import re
 from dataclasses import dataclass
@@ -12,6 +15,8 @@ from typing import Literal, TypeAlias, get_args
 
 Style: TypeAlias = Literal["line", "dashed", "dotted", "steps", "points"]
 Numbers: TypeAlias = tuple[float, ...]
+CSV_COLUMNS = ("panel", "curve", "trace", "style", "x", "y", "low", "high")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell of text that begins so
 
 
 @dataclass(frozen=True)
@@ -113,35 +118,67 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Control:
+    """How a reader goes through the ordered curves of a figure one by one, where the page can move."""
+
+    label: str  # of the slider
+    is_film: bool = False  # whether the page offers to play them one after another
+
+
+@dataclass(frozen=True)
 class FigureData:
     """A figure: panels on a grid, filled row by row, and the words around it.
 
     Args:
-        id: Which figure of the paper this is, as in `figure_ids()`.
+        id: The kind of figure, such as "stable_rank_over_training".
         title: One line.
-        caption: What to see, and what was run.
+        text: What the reader should see, in full sentences.
         panels: From the top left.
-        rows: Of the grid.
-        cols: Of the grid.
-        sources: The runs behind it, "experiment/hash".
-        experiment: Which network it is of; empty for the toy.
+        rows: Number of rows of the grid.
+        cols: Number of columns of the grid.
+        sources: The runs behind the figure, "experiment/hash".
+        experiment: The network that the figure is of; empty where there is only one figure of its id.
         order: A scale of colours for all panels.
+        run: What was run, in words without a full stop; empty if it is not said.
+        control: How a page lets the reader go through the ordered curves; None if it does not.
     """
 
     id: str
     title: str
-    caption: str
+    text: str
     panels: tuple[Panel, ...]
     rows: int
     cols: int
     sources: tuple[str, ...]
     experiment: str = ""
     order: Order | None = None
+    run: str = ""
+    control: Control | None = None
 
     def __post_init__(self) -> None:
         used = sum(panel.span for panel in self.panels)
         if not 0 < used <= self.rows * self.cols:
             raise ValueError(f"The panels must fit a grid of {self.rows} × {self.cols}; they take {used} places.")
+
+    @property
+    def caption(self) -> str:
+        """The text, and then what was run.
+
+        >>> panel = Panel("", Axis("x"), Axis("y"))
+        >>> FigureData("a", "", "Look.", (panel,), 1, 1, (), run="ViT, one seed").caption
+        'Look. Run: ViT, one seed.'
+        """
+        return f"{self.text} {self.run_sentence}".strip()
+
+    @property
+    def run_sentence(self) -> str:
+        """What was run, as a sentence; empty if it is not said."""
+        return f"Run: {self.run}." if self.run else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that the record holds: two figures with one fingerprint are drawn alike."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
     @property
     def name(self) -> str:
@@ -177,3 +214,47 @@ def is_finite(value: float | None) -> bool:
     (False, False, True)
     """
     return value is not None and math.isfinite(value)
+
+
+def to_csv(figure: FigureData) -> str:
+    """Every point of a figure, one a line: panel, number and name of the curve, style, x, y and the band around y.
+
+    A heat map has the names of its row and column as `trace` and `x`. Marks are traces of style `mark`.
+
+    >>> panel = Panel("loss", Axis("t"), Axis("loss"), (Trace((0.0,), (0.5,), label="limit"),))
+    >>> print(to_csv(FigureData("toy_scales", "", "", (panel,), 1, 1, ())), end="")
+    panel,curve,trace,style,x,y,low,high
+    loss,0,limit,line,0.0,0.5,,
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for panel in figure.panels:
+        title = safe_cell(panel.title)
+        for number, trace in enumerate(panel.traces):
+            low = trace.low or (None,) * len(trace.x)
+            high = trace.high or (None,) * len(trace.x)
+            name = safe_cell(trace.label or trace.group)
+            for point in zip(trace.x, trace.y, low, high, strict=True):
+                writer.writerow([title, number, name, trace.style, *map(_number, point)])
+        for mark in panel.marks:
+            writer.writerow([title, "", safe_cell(mark.label), "mark", _number(mark.x), "", "", ""])
+        if panel.cells is not None:
+            for name, values in zip(panel.cells.rows, panel.cells.values, strict=True):
+                for col, value in zip(panel.cells.cols, values, strict=True):
+                    writer.writerow([title, "", safe_cell(name), "cells", safe_cell(col), _number(value), "", ""])
+    return out.getvalue()
+
+
+def safe_cell(text: str) -> str:
+    """Text that a spreadsheet shows and does not run: no control characters, no formula.
+
+    >>> safe_cell("=HYPERLINK(1)")
+    "'=HYPERLINK(1)"
+    """
+    plain = "".join(c for c in text if c.isprintable())
+    return f"'{plain}" if plain.startswith(_FORMULA) else plain
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else repr(float(value))

@@ -5,11 +5,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rankrise.lab.figures import Axis, FigureData, Panel, Trace, to_csv
-from rankrise.lab.report._colours import VIRIDIS, colour_of, colours, ink_on, shade
-from rankrise.lab.report._labels import spread
-from rankrise.lab.report._text import to_mathtext
 from rankrise.store import replacing
+from rankrise.view._colours import VIRIDIS, colour_of, colours, ink_on, shade
+from rankrise.view._figure import Axis, FigureData, Panel, Trace, to_csv
+from rankrise.view._notation import to_mathtext
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
 _WIDTH = 8.4  # inches; 840 pixels, the width of a README
 _HEIGHTS = {1: 3.5, 2: 5.3, 3: 6.9, 4: 8.4}  # by rows
 _DPI = 200
+_LABEL_SIZE = 8.0  # points
+_LABEL_GAP = 9.5  # points between baselines
+_LABEL_NEAR = 2.0  # points that a label may move without a line to its curve
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -119,7 +121,7 @@ def _picture(figure: FigureData) -> "Figure":
     picture.suptitle(to_mathtext(figure.title), x=0.008, ha="left", fontsize=11.5, fontweight="bold")
     picture.draw_without_rendering()
     for axes, panel in zip(all_axes, figure.panels, strict=True):
-        spread(axes, panel, found)
+        _spread_labels(axes, panel, found)
     picture.draw_without_rendering()  # with room for the labels
     picture.set_layout_engine("none")  # and so it stays, whatever it is saved as
     return picture
@@ -254,3 +256,52 @@ def _add_scale(picture: "Figure", figure: FigureData, all_axes: "list[Axes]") ->
     bar.set_ticks([level for level, _ in figure.order.ticks], labels=[text for _, text in figure.order.ticks])
     bar.set_label(to_mathtext(figure.order.label))
     bar.outline.set_visible(False)
+
+
+def _spread_labels(axes: "Axes", panel: Panel, found: dict[str, str]) -> None:
+    """Write the label of each trace that asks for it at its end, with a line to it where it had to move."""
+    named = [trace for trace in panel.traces if trace.label and trace.at_end]
+    if not named:
+        return
+    points = [axes.transData.transform((trace.x[-1], trace.y[-1]))[1] for trace in named]
+    scale = axes.figure.dpi / 72.0
+    box = axes.get_window_extent()
+    heights = apart(points, gap=_LABEL_GAP * scale, low=box.y0, high=box.y1)
+    moves = [(height - point) / scale for height, point in zip(heights, points, strict=True)]
+    room = 12 if any(abs(move) > _LABEL_NEAR for move in moves) else 4
+    for trace, move in zip(named, moves, strict=True):
+        colour = colour_of(trace, found)
+        leader = {"arrowstyle": "-", "lw": 0.7, "color": colour, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
+        axes.annotate(
+            to_mathtext(trace.label),
+            (trace.x[-1], trace.y[-1]),
+            xytext=(room, move),
+            textcoords="offset points",
+            fontsize=_LABEL_SIZE,
+            va="center",
+            color=colour,
+            annotation_clip=False,
+            arrowprops=leader if abs(move) > _LABEL_NEAR else None,
+        )
+
+
+def apart(points: list[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Positions near `points`, in their order, at least `gap` from each other and within bounds if there is room.
+
+    >>> apart([0.0, 1.0, 10.0], gap=2.0, low=0.0, high=20.0)
+    [0.0, 2.0, 10.0]
+    """
+    order = sorted(range(len(points)), key=points.__getitem__)
+    blocks: list[list[float]] = []  # middle, number: labels that touch move as one
+    for i in order:
+        blocks.append([points[i], 1.0])
+        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2:
+            (m1, n1), (m2, n2) = blocks[-2], blocks.pop()
+            blocks[-1] = [(m1 * n1 + m2 * n2) / (n1 + n2), n1 + n2]
+        half = gap * (blocks[-1][1] - 1) / 2
+        blocks[-1][0] = max(min(blocks[-1][0], high - half), low + half)
+    placed = [middle + gap * (k - (num - 1) / 2) for middle, num in blocks for k in range(int(num))]
+    found = [0.0] * len(points)
+    for i, value in zip(order, placed, strict=True):
+        found[i] = value
+    return found

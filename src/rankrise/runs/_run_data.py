@@ -1,5 +1,10 @@
-"""Runs as claims and figures read them: the table as arrays that are whole, and the spec."""
+"""One run as data: its spec, and the quantities of its long table as whole arrays.
 
+The reader does not know who wrote the run: a tracker in someone's own training loop, the trainer, or a solver of the
+theory. Every array that it returns is checked, so that a caller never computes with a table that has holes.
+"""
+
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,15 +21,15 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Gaps = Literal["none", "tail", "heads"]
-_MAY_BE_INFINITE = {"gap"}  # where the winner of a stage has no rival
+_MAY_BE_INFINITE = {"gap"}  # the gap of a stage is infinite if the winning coordinate has no rival
 
 
 class NotMeasurable(ValueError):
-    """The runs are there, but hold too little; says what."""
+    """The run exists, but its table lacks what was asked for; the message says what is missing."""
 
 
 class Recorded(NamedTuple):
-    """One quantity of one circuit: steps (S,), values (S, layers, heads, index), NaN where nothing was recorded."""
+    """One quantity of one circuit: steps (S,) and values (S, layers, heads, index); a value that is missing is NaN."""
 
     steps: Array
     values: Array
@@ -32,29 +37,37 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True)
 class RunData:
-    """One run; what is read of its table is checked, and `NotMeasurable` says what is not as it must be."""
+    """One run. Its methods check what they read, and raise `NotMeasurable` with a sentence that names the fault.
+
+    Args:
+        folder: The run directory.
+    """
 
     folder: Path
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """What the runner put into `spec.json`: the experiment's name and its spec; empty for a run of no experiment.
+        """The `config` of `spec.json`: the name and the spec of an experiment, or what the user of a tracker put there.
 
         Raises:
-            FileNotFoundError: There is no run.
-            ValueError: Its spec is damaged.
+            FileNotFoundError: The folder holds no run.
+            ValueError: The file `spec.json` is damaged.
         """
         config = load_spec(self.folder).get("config")
         return config if isinstance(config, Mapping) else {}
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Of the run, as JSON values; empty for a run of no experiment."""
+        """The spec of the experiment, as JSON values; empty for a run of no experiment."""
         spec = self.config.get("spec")
         return spec if isinstance(spec, Mapping) else {}
 
     def part(self, name: str) -> Mapping[str, Any]:
-        """A part of the spec, such as `model` or `task`."""
+        """A part of the spec, such as `model` or `task`.
+
+        Raises:
+            NotMeasurable: The spec has no such part.
+        """
         found = self.spec.get(name)
         if not isinstance(found, Mapping):
             raise NotMeasurable(f"{self.source} has no `{name}` in its spec.")
@@ -62,25 +75,29 @@ class RunData:
 
     @property
     def seed(self) -> int:
-        """Of everything random."""
+        """The seed of everything random in the run; 0 if the spec has none."""
         return int(self.spec.get("seed", 0))
 
     @property
     def source(self) -> str:
-        """How a verdict or a figure names it."""
+        """How verdicts and figures name the run: experiment and folder."""
         return f"{self.config.get('experiment', self.folder.parent.name)}/{self.folder.name}"
 
     @cached_property
     def table(self) -> "pa.Table":
-        """The long table."""
+        """The long table, one number a row."""
         return load_run(self.folder)
 
     def scalar(self, quantity: str) -> Array:
-        """A number that belongs to no layer, step by step."""
+        """The values of a number that belongs to no layer, in the order of steps."""
         return self.scalar_path(quantity)[1]
 
     def scalar_path(self, quantity: str) -> tuple[Array, Array]:
-        """Steps and values of a number that belongs to no layer, in the order of steps."""
+        """Steps and values of a number that belongs to no layer, in the order of steps.
+
+        Raises:
+            NotMeasurable: The quantity is missing, or was recorded twice at a step.
+        """
         part = self._rows(quantity, "")
         if not part.num_rows:
             raise NotMeasurable(f"{self.source} has no `{quantity}`.")
@@ -92,7 +109,7 @@ class RunData:
         return steps, values[order]
 
     def curve(self) -> tuple[Array, Array]:
-        """Times and losses of a theory run, point by point."""
+        """Times and losses of a theory run, one pair for each recorded point."""
         (at, times), (steps, losses) = self.scalar_path("time"), self.scalar_path("loss")
         if not np.array_equal(at, steps):
             raise NotMeasurable(f"{self.source} has `time` and `loss` at different steps: run it again.")
@@ -101,13 +118,17 @@ class RunData:
         return times, losses
 
     def path(self, quantity: str, circuit: str, *, gaps: Gaps = "none") -> Recorded:
-        """Steps and values of a circuit.
+        """Steps and values of one quantity of one circuit.
 
         Args:
-            quantity: Which.
+            quantity: The quantity, such as "stable_rank" or "spectrum".
             circuit: "kq" or "vo".
-            gaps: What may be missing, and is then NaN: nothing; of "tail" the last values of all heads of a step alike,
-                as spectra are kept; of "heads" a step of a head as a whole, as each perturbation has its own steps.
+            gaps: What may be missing and then becomes NaN. "none": nothing may be missing. "tail": the last values of a
+                step may be missing if they are missing in all heads, because spectra are cut to one length. "heads": a
+                head may be missing at a step, because every perturbation of the theory has steps of its own.
+
+        Raises:
+            NotMeasurable: The quantity is missing, incomplete, or not finite.
         """
         part = self._rows(quantity, circuit)
         if not part.num_rows:
@@ -115,14 +136,14 @@ class RunData:
         return Recorded(*self._dense(part, f"`{quantity}` of {circuit}", gaps))
 
     def along(self, quantity: str) -> Array:
-        """A vector of both circuits at every time of a theory run, (S, 2k)."""
+        """A vector of both circuits at every recorded time of a theory run, (S, 2k): that of kq, then that of vo."""
         steps, found = self.scalar_path("time")[0], [self.path(quantity, circuit) for circuit in ("kq", "vo")]
         if not all(np.array_equal(at, steps) for at, _ in found):
             raise NotMeasurable(f"{self.source} has not recorded `{quantity}` at every time: run it again.")
         return np.concatenate([values[:, 0, 0] for _, values in found], axis=1)
 
     def pushes(self) -> list[tuple[Array, Array, Array]]:
-        """Of each perturbation of a theory run the times (T,), and the products without and with noise, (T, 2d)."""
+        """For each perturbation of a theory run: times (T,), and the products without and with noise, each (T, 2d)."""
         plain, moved = (
             np.concatenate([self.path(name, circuit, gaps="heads").values[:, 0] for circuit in ("kq", "vo")], axis=-1)
             for name in ("product", "product_perturbed")
@@ -134,7 +155,7 @@ class RunData:
         return [(times[rows], plain[rows, n], moved[rows, n]) for n, rows in enumerate(there.T)]
 
     def activation_times(self) -> Array:
-        """Of the coordinates of q, (2d,); inf for those that never became active."""
+        """The time at which each coordinate of q became active, (2d,); inf for a coordinate that never did."""
         d = int(self.part("task")["dim"])
         times = np.full(2 * d, np.inf)
         for offset, circuit in ((0, "kq"), (d, "vo")):
@@ -143,7 +164,7 @@ class RunData:
         return times
 
     def initial_spectrum(self, circuit: str) -> Array:
-        """Singular values before training, (layers, heads, index): from the table, else from the initial weights."""
+        """Singular values before training, (layers, heads, index), from the table or else from the initial weights."""
         import pyarrow.compute as pc
 
         part = self._rows("initial_spectrum", circuit)
@@ -172,7 +193,7 @@ class RunData:
         return part
 
     def _dense(self, part: "pa.Table", what: str, gaps: Gaps) -> tuple[Array, Array]:
-        """Steps and values (S, layers, heads, index) of rows of one quantity and circuit."""
+        """Steps (S,) and values (S, layers, heads, index) of rows of one quantity and circuit, checked."""
         columns = [part[name].to_numpy() for name in ("step", "layer", "head", "index")]
         found = [np.unique(column, return_inverse=True) for column in columns]
         values: Array = np.full([len(names) for names, _ in found], np.nan)
@@ -190,8 +211,30 @@ class RunData:
         return found[0][0].astype(np.float64), values
 
 
+def open_run(path: str | os.PathLike[str]) -> RunData:
+    """Open a run directory that a tracker, the trainer or the theory wrote, finished or not.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        FileNotFoundError: The folder holds no run.
+        ValueError: The spec of the run is damaged.
+
+    >>> import tempfile, torch
+    >>> from rankrise.store import create_run, scalar_rows
+    >>> folder = tempfile.mkdtemp()
+    >>> create_run(folder, spec={}, initial={"w": torch.zeros(1)}).append(scalar_rows([(1, "loss", 0.5)]))
+    >>> open_run(folder).scalar("loss").tolist()
+    [0.5]
+    """
+    run = RunData(Path(path))
+    run.config  # noqa: B018 reads the spec now, so that a folder without a run is refused here
+    return run
+
+
 def _is_whole(there: "np.ndarray[Any, np.dtype[np.bool_]]", gaps: Gaps) -> bool:
-    """Whether nothing is missing but what may be; axes are step, layer, head, index."""
+    """Whether nothing is missing that must be there; the axes are step, layer, head and index."""
     if gaps == "none":
         return bool(there.all())
     if gaps == "heads":

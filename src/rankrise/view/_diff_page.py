@@ -98,8 +98,8 @@ fill="{{ cell.ink }}">{{ cell.number }}</text>{% endif %}</g>{% endfor %}
 """
 
 
-def page(diff: Diff) -> str:
-    """The whole page."""
+def diff_page(diff: Diff) -> str:
+    """A diff of checkpoints as one self-contained page."""
     return _template().render(
         base=show(diff.base or "none: adapters hold their change"),
         tuned=", ".join(show(step.path.name) for step in diff.steps[:8]) + (" …" if len(diff.steps) > 8 else ""),

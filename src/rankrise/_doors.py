@@ -1,0 +1,13 @@
+"""The one exception to "imports only go down": methods of lower packages that reach `rankrise.view` when called."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rankrise.checkpoints import Diff
+
+
+def diff_page(diff: "Diff") -> str:
+    """The page of a diff of checkpoints, for `Diff.write_html`."""
+    from rankrise.view import diff_page as page
+
+    return page(diff)

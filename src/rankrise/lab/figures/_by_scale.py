@@ -1,0 +1,253 @@
+"""A network at several initial scales: components of the change ([v1] 3, [v2] 6), final ranks ([v1] 4, [v2] 7)."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankrise.lab.figures._descriptions import describe, network_name, seeds
+from rankrise.lab.figures._runs import Runs, by_scale
+from rankrise.runs import read_alike
+from rankrise.view import (
+    CIRCUITS,
+    Axis,
+    FigureData,
+    Panel,
+    Trace,
+    band_words,
+    depth_level,
+    epochs,
+    initial_stable_rank,
+    is_finite,
+    layer_name,
+    layer_ranges,
+    mean_and_band,
+    numbers,
+    time_label,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rankrise.runs import RunData
+
+_COMPONENTS, _STABLE_RANK = "components_by_scale", "stable_rank_by_scale"
+_NUM_LABELS = 3
+_LAYERS = (0, 2, 4)  # the paper's 1, 3, 5
+_TICKS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+
+
+def components_by_scale(
+    runs: Runs, *, experiment: str, layer: int = 2, head: int = 1, num_components: int = 8, num_scales: int = 3
+) -> FigureData:
+    """σ_1 … σ_k of Δ of one head against epochs, a column for each scale.
+
+    Args:
+        runs: Folders by experiment; the family of initial scales of the network is used, the first seed of each.
+        experiment: The network.
+        layer: The layer, counted from 1.
+        head: The head, counted from 1.
+        num_components: How many singular values.
+        num_scales: How many scales at most; from the largest to the smallest.
+
+    Raises:
+        ValueError: Fewer than two scales have runs, or there is no such layer or head.
+    """
+    found = by_scale(runs, experiment, figure=_COMPONENTS)
+    factors = _spread(list(found), num_scales)
+    chosen = {factor: found[factor][0] for factor in factors}
+    panels = [
+        _components(run, circuit, factor, layer, head, num_components)
+        for circuit in CIRCUITS
+        for factor, run in chosen.items()
+    ]
+    some = next(iter(chosen.values()))
+    return FigureData(
+        id=_COMPONENTS,
+        experiment=experiment,
+        title=f"Components of the change, head {head} of layer {layer}: {network_name(some, of_family=True)}",
+        text=(
+            f"The {num_components} largest singular values of the change over training, from the "
+            "largest initial weights to the smallest. Look how far σ_1 leads, and when the others follow. At the end "
+            f"σ_2 / σ_1 of the key-query change is {_ratios(chosen, panels[: len(chosen)])}. Each panel has its own "
+            "vertical axis."
+        ),
+        run=describe([some], of_family=True).words,
+        panels=tuple(panels),
+        rows=2,
+        cols=len(chosen),
+        sources=tuple(run.source for run in chosen.values()),
+    )
+
+
+def _ratios(factors: "Iterable[float]", panels: "Iterable[Panel]") -> str:
+    """σ_2 / σ_1 at the end of the panel of each factor, as text."""
+    ends = [
+        (factor, *(trace.y[-1] for trace in panel.traces[:2])) for factor, panel in zip(factors, panels, strict=True)
+    ]
+    return ", ".join(f"{f'{b / a:.2f}' if a else 'undefined'} at scale {factor:g}" for factor, a, b in ends)
+
+
+def _spread(factors: list[float], num: int) -> list[float]:
+    """At most `num` of them, first and last kept."""
+    if len(factors) <= num:
+        return factors
+    return [factors[round(i * (len(factors) - 1) / (num - 1))] for i in range(num)]
+
+
+def _components(run: "RunData", circuit: str, factor: float, layer: int, head: int, num: int) -> Panel:
+    steps, values = run.path("spectrum", circuit, gaps="tail")
+    if not (1 <= layer <= values.shape[1] and 1 <= head <= values.shape[2]):
+        raise ValueError(
+            f"`layer` and `head` must be at most {values.shape[1]} and {values.shape[2]}, from 1; got {layer}, {head}."
+        )
+    times = epochs(run, steps)
+    top = values[:, layer - 1, head - 1, :num]
+    traces = tuple(
+        Trace(
+            (0.0, *numbers(times)),
+            (0.0, *numbers(top[:, i])),
+            f"σ_{i + 1}" if i < _NUM_LABELS else "",
+            group=f"σ_{i + 1}",
+            level=depth_level(num - 1 - i, num),
+            at_end=i < _NUM_LABELS,
+        )
+        for i in range(top.shape[1])
+    )
+    title = f"scale {factor:g}, {CIRCUITS[circuit].short}"
+    return Panel(title, Axis(time_label(run), low=0, high=float(times[-1])), Axis("σ_i of the change", low=0), traces)
+
+
+def stable_rank_by_scale(runs: Runs, *, experiment: str) -> FigureData:
+    """Stable rank at the end of training against the factor of the initial weights, for both circuits.
+
+    Args:
+        runs: Folders by experiment; the family of initial scales of the network is used.
+        experiment: The network.
+
+    Raises:
+        ValueError: Fewer than two scales have runs.
+    """
+    found = by_scale(runs, experiment, figure=_STABLE_RANK)
+    some = next(iter(found.values()))
+    start = {circuit: initial_stable_rank(some, circuit) for circuit in CIRCUITS}
+    ends = {circuit: _ends(found, circuit) for circuit in CIRCUITS}
+    panels = tuple(_ranks(ends[circuit], CIRCUITS[circuit].change, start[circuit]) for circuit in CIRCUITS)
+    lower = " and ".join(_lower(ends[circuit], CIRCUITS[circuit].short) for circuit in CIRCUITS)
+    return FigureData(
+        id=_STABLE_RANK,
+        experiment=experiment,
+        title=f"Stable rank by initial scale: {network_name(some[0], of_family=True)}",
+        text=(
+            "Stable rank of the change at the end of training, the paper's layers 1, 3 and 5, and the last. Of all "
+            f"its layers it is lower at the smallest initial scale than at the largest in {lower}. "
+            f"{_exceptions(ends)}Dotted: the initial product, whose stable rank does not depend on the scale. "
+            f"Mean over heads {_bars(found)}."
+        ),
+        run=describe(some, repeats=_repeats(found), of_family=True).words,
+        panels=_with_one_axis(panels),
+        rows=1,
+        cols=2,
+        sources=tuple(run.source for members in found.values() for run in members),
+    )
+
+
+def _ends(found: "Mapping[float, Sequence[RunData]]", circuit: str) -> "dict[float, list[NDArray[np.float64]]]":
+    """Last stable ranks by factor, from the smallest: (layers, heads) for each run."""
+    parts = iter(read_alike([run for f in sorted(found) for run in found[f]], "stable_rank", circuit))
+    return {f: [next(parts).values[-1, :, :, 0] for _ in found[f]] for f in sorted(found)}
+
+
+def _lower(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", name: str) -> str:
+    """In how many layers the smallest scale ends below the largest, which are not among them, and the least ratio."""
+    means = _means(ends)
+    ratio = means[-1] / means[0]
+    is_lower = ratio > 1
+    but = f"; not in {layer_ranges(np.flatnonzero(~is_lower))}" if is_lower.any() and not is_lower.all() else ""
+    least = f"; by the least factor, {ratio.min():.2f}, in layer {ratio.argmin() + 1}"
+    return f"{is_lower.sum()} of {len(ratio)} ({name}{but}{least})"
+
+
+def _exceptions(ends: "Mapping[str, Mapping[float, Sequence[NDArray[np.float64]]]]") -> str:
+    """Layers where a smaller scale does not end below its larger neighbour, in a sentence; empty where there are none.
+
+    Args:
+        ends: Last stable ranks by circuit and factor.
+    """
+    parts = []
+    for circuit, of in ends.items():
+        rises = np.flatnonzero((np.diff(_means(of), axis=0) <= 0).any(axis=0))  # from the smallest factor up
+        parts += (
+            [f"{CIRCUITS[circuit].short} layer{'s' * (len(rises) > 1)} {layer_ranges(rises)}"] if len(rises) else []
+        )
+    return (
+        f"Not lower at each smaller scale: {' and '.join(parts)}. "
+        if parts and len(next(iter(ends.values()))) > 2
+        else ""
+    )
+
+
+def _means(ends: "Mapping[float, Sequence[NDArray[np.float64]]]") -> "NDArray[np.float64]":
+    """Mean over heads and runs, (factors, layers), from the smallest factor."""
+    return np.stack([np.mean([run.mean(axis=1) for run in runs], axis=0) for runs in ends.values()])
+
+
+def _has_seeds(found: "Mapping[float, Sequence[RunData]]") -> bool:
+    return any(len(runs) > 1 for runs in found.values())
+
+
+def _bars(found: "Mapping[float, Sequence[RunData]]") -> str:
+    """What a bar is, in words: over seeds as soon as one scale has several, and then none where there is one seed."""
+    words = band_words(max(found.values(), key=len))
+    alone = [f"{factor:g}" for factor, runs in found.items() if len(runs) == 1]
+    return f"{words}; no bar at {', '.join(alone)}, of one seed" if alone and _has_seeds(found) else words
+
+
+def _repeats(found: "Mapping[float, Sequence[RunData]]") -> str:
+    """How many seeds there are, by scale where the scales differ."""
+    if len({len(runs) for runs in found.values()}) == 1:
+        return ""
+    return ", ".join(f"{seeds(runs)} at {factor:g}" for factor, runs in found.items())
+
+
+def _point(values: "Sequence[NDArray[np.float64]]", is_over_seeds: bool) -> tuple[float, float, float]:
+    """Mean over heads and runs, and the ends of its bar; NaN where bars are over seeds and there is one."""
+    (mean,), (low,), (high,) = mean_and_band([run[None] for run in values])
+    return (mean, np.nan, np.nan) if is_over_seeds and len(values) == 1 else (mean, low, high)
+
+
+def _ranks(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", title: str, start: float | None) -> Panel:
+    factors = numbers(ends)
+    num_layers = len(ends[factors[0]][0])
+    is_over_seeds = any(len(runs) > 1 for runs in ends.values())
+    traces = []
+    for layer in sorted({i for i in _LAYERS if i < num_layers} | {num_layers - 1}):
+        points = [_point([run[layer] for run in runs], is_over_seeds) for runs in ends.values()]
+        mean, low, high = (numbers(column) for column in zip(*points, strict=True))
+        name = layer_name(layer)
+        traces.append(
+            Trace(
+                factors,
+                mean,
+                label=name,
+                group=name,
+                style="points",
+                level=depth_level(layer, num_layers),
+                low=low,
+                high=high,
+            )
+        )
+    if start is not None:
+        ends_of_line = (factors[0], factors[-1])
+        traces.append(Trace(ends_of_line, (start, start), "initial product", group="init", style="dotted"))
+    x = Axis("factor of the initial weights", log=True, ticks=factors)
+    return Panel(title, x, Axis("stable rank", log=True, ticks=_TICKS), tuple(traces))
+
+
+def _with_one_axis(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
+    """Both circuits on the same vertical axis, from just below 1."""
+    values = [value for panel in panels for trace in panel.traces for value in (*trace.y, *(trace.high or ()))]
+    top = max(value for value in values if is_finite(value))
+    return tuple(replace(panel, y=replace(panel.y, low=0.93, high=1.15 * top)) for panel in panels)

@@ -1,0 +1,61 @@
+"""Numbers of the curves of runs: early means, final values, rank correlation, and runs that were recorded alike."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankrise.runs._run_data import Array, Gaps, NotMeasurable, Recorded, RunData
+
+
+def read_alike(runs: Sequence[RunData], quantity: str, circuit: str, *, gaps: Gaps = "none") -> list[Recorded]:
+    """A quantity of each run, recorded at the same steps and of the same shape.
+
+    Args:
+        runs: The runs.
+        quantity: The quantity, such as "stable_rank".
+        circuit: "kq" or "vo".
+        gaps: What may be missing, as in `RunData.path`.
+
+    Raises:
+        NotMeasurable: A table is broken, or the runs were recorded at different steps.
+    """
+    parts = [run.path(quantity, circuit, gaps=gaps) for run in runs]
+    for run, part in zip(runs, parts, strict=True):
+        if part.values.shape != parts[0].values.shape or not np.array_equal(part.steps, parts[0].steps):
+            raise NotMeasurable(
+                f"{run.source} has not recorded `{quantity}` of {circuit} as {runs[0].source} has: run it again."
+            )
+    return parts
+
+
+def final_values(run: RunData, quantity: str, circuit: str) -> Array:
+    """The values at the last measurement, (layers, heads, index).
+
+    Raises:
+        NotMeasurable: The quantity is missing or incomplete.
+    """
+    values: Array = run.path(quantity, circuit).values[-1]
+    return values
+
+
+def early_mean(steps: Array, values: Array, part: float = 0.05) -> Array:
+    """Mean of values (S, …) over the first 5% of the steps, or over another part, but at least the first measurement.
+
+    >>> early_mean(np.array([1.0, 5.0, 100.0]), np.array([1.0, 3.0, 9.0])).tolist()
+    2.0
+    """
+    is_early = (steps <= part * steps[-1]) | (np.arange(len(steps)) == 0)
+    return np.asarray(values[is_early].mean(0))
+
+
+def rank_correlation(x: Array, y: Array) -> float:
+    """Spearman's rank correlation: 1 if y grows with x throughout, 0 if one of them is constant.
+
+    >>> rank_correlation(np.arange(4.0), np.array([1.0, 2.0, 8.0, 9.0]))
+    1.0
+    """
+    from scipy.stats import rankdata
+
+    a, b = (rankdata(values) - (len(values) + 1) / 2 for values in (x, y))
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return round(float(a @ b) / size, 12) if size else 0.0
