@@ -1,5 +1,6 @@
 """A received run folder cannot reach files outside it, hang a reader, fill the memory, or write to the terminal."""
 
+import contextlib
 import copy
 import json
 import os
@@ -137,10 +138,8 @@ def test_pipes_do_not_hang(tmp_path, name, sealed):
     def read_all():
         signal.alarm(20)
         for read in (*READERS, has_run, is_locked, lambda path: resume_run(path, step=1)):
-            try:
+            with contextlib.suppress(ValueError, FileNotFoundError):
                 read(folder)
-            except (ValueError, FileNotFoundError):
-                pass
 
     assert exit_code(read_all) == 0
 
@@ -355,7 +354,7 @@ def test_compressed_or_huge_streams_are_refused(tmp_path):
         writer.write_batch(block, custom_metadata={b"crc32": b"0"})
     with pytest.raises(UntrustedInputError, match="must not be compressed"):
         load_run(folder)
-    os.truncate(folder / "metrics.arrows", 2**45)
+    os.truncate(folder / "metrics.arrows", 2**42)
     with pytest.raises(UntrustedInputError, match="must have at most"):
         load_run(folder)
 
