@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from rankrise import heads as heads
     from rankrise import lab as lab
     from rankrise import linalg as linalg
+    from rankrise import runs as runs
     from rankrise import signals as signals
     from rankrise import store as store
     from rankrise import theory as theory
     from rankrise import tracking as tracking
+    from rankrise import view as view
     from rankrise.checkpoints import diff as diff
     from rankrise.checkpoints import extract_lora as extract_lora
     from rankrise.linalg import delta_spectrum as delta_spectrum
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from rankrise.linalg import product_spectrum as product_spectrum
     from rankrise.linalg import rank_above_floor as rank_above_floor
     from rankrise.linalg import stable_rank as stable_rank
+    from rankrise.runs import open_run as open_run
     from rankrise.store import load_run as load_run
     from rankrise.tracking import RankTracker as RankTracker
 
@@ -41,10 +44,12 @@ _SUBPACKAGES = (
     "heads",
     "lab",
     "linalg",
+    "runs",
     "signals",
     "store",
     "theory",
     "tracking",
+    "view",
 )
 _NAMES = {
     "rankrise.checkpoints": ("diff", "extract_lora"),
@@ -58,6 +63,7 @@ _NAMES = {
         "energy_rank",
         "rank_above_floor",
     ),
+    "rankrise.runs": ("open_run",),
     "rankrise.store": ("load_run",),
     "rankrise.tracking": ("RankTracker",),
 }
