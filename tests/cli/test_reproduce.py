@@ -15,9 +15,9 @@ from tests.cli import tiny
 from rankrise.cli import main
 from rankrise.lab import report
 from rankrise.lab.experiments import _plan, runs_by_experiment
-from rankrise.lab.figures import Axis, FigureData, Panel, Trace
 from rankrise.lab.report import write_report
 from rankrise.store import load_run
+from rankrise.view import Axis, FigureData, Panel, Trace
 
 FIGURES = {
     "components_by_scale-vit-cifar10",

@@ -7,8 +7,9 @@ from tools.collect_results import thin_run
 
 from rankrise.lab.claims import evaluate_claims
 from rankrise.lab.experiments import plan_run, read_spec, run_experiment
-from rankrise.lab.figures import build_figure, to_csv
+from rankrise.lab.figures import build_figure
 from rankrise.store import is_sealed, load_initial, load_run, resume_run, verify_run
+from rankrise.view import to_csv
 
 NAME = "vit-cifar10"
 

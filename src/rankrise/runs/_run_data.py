@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Gaps = Literal["none", "tail", "heads"]
-Gaps.__doc__ = "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
+Gaps.__doc__ = (
+    "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
+)
 _MAY_BE_INFINITE = {"gap"}  # the gap of a stage is infinite if the winning coordinate has no rival
 
 

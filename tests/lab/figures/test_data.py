@@ -5,7 +5,6 @@ import io
 
 import pytest
 
-from rankrise.lab import figures
 from rankrise.lab.figures import build_figure, figure_ids
 from rankrise.view import Axis, Cells, FigureData, Mark, Panel, Trace, to_csv
 
@@ -83,5 +82,5 @@ def test_csv_runs_nothing(name):
 
 
 def test_figures_are_values():
-    assert figures.Trace((0.0,), (1.0,)) == figures.Trace((0.0,), (1.0,))
+    assert Trace((0.0,), (1.0,)) == Trace((0.0,), (1.0,))
     assert hash(PANEL) == hash(Panel("loss", Axis("t"), Axis("loss")))

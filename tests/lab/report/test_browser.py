@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.lab.report.test_page import DEMO, HOSTILE, runs, verdict  # noqa: F401 a fixture
 
-from rankrise.lab.figures import Axis, Cells, FigureData, Order, Panel, Trace, build_figure, figure_ids
+from rankrise.lab.figures import build_figure, figure_ids
 from rankrise.lab.report import write_report
+from rankrise.view import Axis, Cells, FigureData, Order, Panel, Trace
 from rankrise.view._colours import _luminance, colour_ramps, shade
 
 CHROMIUM = shutil.which("chromium")
