@@ -1,5 +1,7 @@
 """The stream is plain Arrow, survives being cut anywhere, and notices any flipped bit."""
 
+import itertools
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -93,3 +95,42 @@ def test_append_that_fails_leaves_the_stream_as_it_was(tmp_path, monkeypatch):
     contents = read_stream(tmp_path / "s")
     assert contents.table["step"].to_pylist() == [0, 2]
     assert contents.num_unread_bytes == 0
+
+
+@pytest.mark.parametrize("place", ["block.write", "block.half"])
+def test_interrupt_within_a_block_leaves_the_stream_as_it_was(tmp_path, monkeypatch, place):
+    writer = StreamWriter(tmp_path / "s")
+    writer.append(rows(0, "loss", [1.0]))
+
+    def interrupt(name):
+        if name == place:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rankrise.store._blocks.failpoint", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            writer.append(rows(1, "loss", [2.0]))
+    writer.append(rows(2, "loss", [3.0]))
+    writer.close()
+    contents = read_stream(tmp_path / "s")
+    assert contents.table["step"].to_pylist() == [0, 2]
+    assert contents.num_unread_bytes == contents.num_torn_blocks == 0
+
+
+@pytest.mark.parametrize("num_values", [1, 40, 1000])
+@pytest.mark.parametrize("torn", [(0,), (1,), (1, 2), (0, 2)])
+def test_torn_block_is_skipped_when_a_whole_one_follows(tmp_path, num_values, torn):
+    path = tmp_path / "s"
+    writer = StreamWriter(path)
+    ends = [path.stat().st_size]
+    for step in range(NUM_BLOCKS):
+        writer.append(rows(step, "spectrum", [[1.0] * num_values], circuit="q", layers=[0]))
+        ends.append(path.stat().st_size)
+    writer.close()
+    content = path.read_bytes()
+    pieces = [content[a : a + (b - a) // 2 if i in torn else b] for i, (a, b) in enumerate(itertools.pairwise(ends))]
+    path.write_bytes(content[: ends[0]] + b"".join(pieces))
+    contents = read_stream(path)
+    assert contents.table["step"].to_pylist()[::num_values] == [i for i in range(NUM_BLOCKS) if i not in torn]
+    assert contents.num_unread_bytes == 0
+    assert contents.num_torn_blocks >= 1

@@ -130,14 +130,15 @@ def read_stream(folder: UntrustedFolder, name: str, *, most_rows: int | None = N
     data = folder.read(name, most_bytes=most_bytes)
     reader = _Reader(data, folder.show(name), most_rows)
     reader.read_from(0, data)
-    num_torn, tries = 0, 0
-    at = reader.end
-    while at < len(data) and tries < _MOST_TRIES:
-        at = _next_whole(data, reader.end, at)
-        if at < len(data):
-            tries += 1
-            num_torn += reader.read_from(at, data[: reader.head] + data[at:])
-            at = max(at, reader.end)
+    num_torn, num_halves = 0, 0
+    begin = reader.end
+    for _ in range(_MOST_TRIES):
+        begin = _next_whole(data, begin)
+        if begin == len(data):
+            break
+        num_halves += 1
+        if reader.read_from(begin, data[: reader.head] + data[begin:]):
+            num_torn, num_halves, begin = num_torn + num_halves, 0, reader.end
     table = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
     return StreamContents(table, len(data) - reader.end, num_torn)
 
@@ -240,13 +241,13 @@ def _slot(metadata: bytes, table: int, number: int) -> int:
     return table + offset if offset else 0
 
 
-def _next_whole(data: bytes, begin: int, after: int) -> int:
-    """Return where a block follows the torn one at `begin`, later than `after`; the length of `data` if none does.
+def _next_whole(data: bytes, begin: int) -> int:
+    """Return where a block follows the torn one at `begin`; the length of `data` if none does.
 
     `append` writes a block in two halves, so a block was torn only where exactly its first half lies before the next
     one. Anything else is damage, after which nothing is trusted.
     """
-    at = data.find(_MARK, max(begin, after) + 1)
+    at = data.find(_MARK, begin + 1)
     while at >= 0:
         num_bytes = 2 * (at - begin)
         torn, following = _parse(data[begin:at], 0), _parse(data, at)
