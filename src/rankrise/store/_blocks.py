@@ -198,10 +198,10 @@ class _Reader:
         self.blocks.append(block)
 
     def _refuse_compressed(self, stream: bytes, at: int) -> None:
-        """Refuse a compressed block before it is unpacked: a run has none, and a small one can fill the memory."""
+        """Stop at a compressed block before it is unpacked: a run has none, and a small one can fill the memory."""
         message = None if self._most_rows is None else _parse(stream, at)
         if message is not None and message.is_compressed:
-            raise UntrustedInputError(f"{self._where} must not be compressed; it is. Do not trust this run.")
+            raise ValueError("a block must not be compressed; this one is")
 
 
 @dataclass(frozen=True)
