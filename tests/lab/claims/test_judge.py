@@ -25,7 +25,7 @@ OF_EVERY_SEED = {
 def judged(must_be, values, parts=None, **changes):
     """The verdict on numbers of seeds 0, 1, …"""
     claim = predicate(
-        "1", "a@b", "", reference="", circuit="", layers="", aggregate="n", needs=(), measure=Finding, must_be=must_be,
+        "1", "a@b", "", of="b", reference="", circuit="", layers="", aggregate="n", needs=(), measure=Finding, must_be=must_be,
         **changes,
     )  # fmt: skip
     parts = parts or [{}] * len(values)
