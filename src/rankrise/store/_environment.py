@@ -1,5 +1,6 @@
 """Hardware and versions, to be kept beside every number."""
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -84,6 +85,7 @@ def _core_of(cpu: int) -> str:
     return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
 
 
+@functools.cache  # a process that writes many runs would parse the metadata of every package for each of them
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
