@@ -101,9 +101,9 @@ def _count(name: str, value: Any, *, least: int, most: int) -> int:
     try:
         count = operator.index(value)
     except TypeError:
-        count = least - 1
+        raise ValueError(f"`{name}` must be a whole number; got {value!r}.") from None
     if isinstance(value, bool) or not least <= count <= most:
-        raise ValueError(f"`{name}` must be a whole number from {least} to {most}; got {value!r}.")
+        raise ValueError(f"`{name}` must be a whole number, at least {least} and at most {most}; got {value!r}.")
     return count
 
 

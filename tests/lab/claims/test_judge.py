@@ -25,8 +25,8 @@ OF_EVERY_SEED = {
 def judged(must_be, values, parts=None, **changes):
     """The verdict on numbers of seeds 0, 1, …"""
     claim = predicate(
-        "1", "a@b", "", of="b", reference="", circuit="", layers="", aggregate="n", needs=(), measure=Finding, must_be=must_be,
-        **changes,
+        "1", "a@b", "", of="b", reference="", circuit="", layers="", aggregate="n", needs=(), measure=Finding,
+        must_be=must_be, **changes,
     )  # fmt: skip
     parts = parts or [{}] * len(values)
     findings = [Finding(value, f"Detail {n}.", parts[n]) for n, value in enumerate(values)]
