@@ -5,10 +5,10 @@ At scale `paper` a small GPT goes from WikiText-2 to the source text of Python's
 
 import json
 import math
+import operator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from rankrise._arguments import as_count
 from rankrise.lab.data import DataConfig
 from rankrise.lab.models import GPTConfig
 from rankrise.lab.training._config import Precision
@@ -68,8 +68,8 @@ class PredictionSpec:
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            object.__setattr__(self, name, as_count(getattr(self, name), name, least=1, most=10**9))
-        object.__setattr__(self, "seed", as_count(self.seed, "seed", most=2**40))
+            object.__setattr__(self, name, _count(name, getattr(self, name), least=1, most=10**9))
+        object.__setattr__(self, "seed", _count("seed", self.seed, least=0, most=2**40))
         for name in ("rates", "blocks"):  # as JSON gives them
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for rate in (self.pretrain_rate, self.tune_rate, *self.rates):
@@ -95,6 +95,16 @@ class PredictionSpec:
         """The spec in full, as JSON values: what `spec.json` of a run holds."""
         record: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return record
+
+
+def _count(name: str, value: Any, *, least: int, most: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise ValueError(f"`{name}` must be a whole number; got {value!r}.") from None
+    if isinstance(value, bool) or not least <= count <= most:
+        raise ValueError(f"`{name}` must be a whole number, at least {least} and at most {most}; got {value!r}.")
+    return count
 
 
 PAPER = PredictionSpec(

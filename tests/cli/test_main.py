@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import rankrise as rr
+from rankrise.store._environment import _threads_without_torch
 
 
 def rankrise(*args):
@@ -19,12 +20,29 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"rankrise {rr.__version__}\n")
 
 
-def test_help_does_not_import_torch():
-    code = "import sys; sys.argv = ['rankrise', '--help']\nfrom rankrise.cli import main\n"
-    code += "try: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Example: rankrise" in done.stdout
+@pytest.mark.parametrize(
+    ("args", "code", "answer"),
+    [
+        (["--help"], 0, "Example: rankrise"),
+        (["--version"], 0, rr.__version__),
+        (["env"], 0, "torch  "),
+        (["list"], 0, "vit-digits"),
+        (["diff", "mistyped/", "tuned/"], 1, "rankrise: mistyped does not exist."),
+        (["lora", "mistyped/", "tuned/", "--out", "adapter"], 1, "rankrise: mistyped does not exist."),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_an_answer_that_needs_no_torch_does_not_wait_for_it(args, code, answer, tmp_path):
+    needs_torch = args == ["env"] and _threads_without_torch() is None  # as on a machine with a GPU
+    script = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
+        "from rankrise.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *args], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert answer in (done.stderr if code else done.stdout)
+    assert done.stderr.splitlines()[-1] == str(needs_torch)
 
 
 def test_every_command_has_an_example_in_its_help():

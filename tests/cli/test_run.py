@@ -170,10 +170,14 @@ def test_out_that_is_a_file(rankrise, tmp_path):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
-def test_a_signal_ends_it_with_a_sentence_and_the_same_command_goes_on(tmp_path, number, code):
-    command = [sys.executable, "-m", "rankrise", "run", NAME, "toy-matrix-head", "--scale", "smoke", "--epochs", "60"]
+def test_a_signal_ends_it_with_a_sentence_and_the_same_command_goes_on(tmp_path, number, code, rankrise):
+    command = ["run", NAME, "toy-matrix-head", "--scale", "smoke", "--epochs", "60", "--device", "cpu"]
     process = subprocess.Popen(
-        [*command, "--device", "cpu"], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "rankrise", *command],
+        cwd=tmp_path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
     for line in process.stderr:
@@ -186,7 +190,7 @@ def test_a_signal_ends_it_with_a_sentence_and_the_same_command_goes_on(tmp_path,
     assert "2 runs: 1 stopped, 1 not begun." in err
     assert err.splitlines()[-1].startswith(f"wrote runs/{NAME}/")
     assert out.startswith(NAME)
-    again = subprocess.run([*command, "--device", "cpu"], cwd=tmp_path, text=True, capture_output=True)
+    again = rankrise(*command)
     assert again.returncode == 0
     assert f"(1 of 2): unfinished, in runs/{NAME}/" in again.stderr
     assert "step 240," in again.stdout

@@ -1,12 +1,10 @@
 """The whole study, tiny: what a run holds, and that one which was cut off gives the same table."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from studies.prediction_result import read_prediction
 from studies.prediction_run import run_prediction
 from studies.prediction_spec import PAPER, SMOKE
 from studies.prediction_stages import read_stages
+from tests.processes import start, wait
 
 from rankrise.lab.data import DataConfig
 from rankrise.lab.figures import build_figures
@@ -21,7 +20,6 @@ from rankrise.store import has_run, is_sealed, load_run, load_spec
 from studies import lora_prediction, prediction_run
 
 pytest.importorskip("peft")
-ROOT = Path(__file__).parents[2]
 SPEC = replace(SMOKE, num_seeds=2, pretrain_steps=3, tune_steps=10, adapter_steps=8)
 
 
@@ -109,18 +107,15 @@ def test_what_was_cut_off_gives_the_same_table(whole, tmp_path, monkeypatch, cal
 
 
 def test_what_was_killed_gives_the_same_table(whole, tmp_path):
-    code = f"""
-from pathlib import Path
-from tests.studies.test_lora_prediction import run
-run(Path({str(tmp_path)!r}))
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    process = start(lambda: run(tmp_path))
     try:
-        while process.poll() is None and not (has_run(tmp_path) and len(stages(tmp_path)) >= 4):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (has_run(tmp_path) and len(stages(tmp_path)) >= 4):
             time.sleep(0.02)
     finally:
-        process.kill()  # SIGKILL
-    assert process.wait() == -signal.SIGKILL
+        os.kill(process, signal.SIGKILL)
+        ended = wait(process)
+    assert ended == -signal.SIGKILL
     assert not is_sealed(tmp_path)
     assert stages(run(tmp_path)) == stages(whole)
 

@@ -1,11 +1,10 @@
 """Carrying a plan out: order, fates, and what a watcher is told."""
 
 import errno
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
+from tests.processes import start, wait
 
 from rankrise.lab.experiments import _carry_out as module
 from rankrise.lab.experiments import carry_out, estimate_seconds, plan_run, run_experiment
@@ -164,18 +163,15 @@ def test_the_rest_does_not_count_what_another_process_has_done(tmp_path, plans, 
 
 def test_two_processes_share_a_plan(tmp_path):
     """Both carry the same plan out at the same time: none fails, and every run is as one process makes it."""
-    code = (
-        "import sys, pathlib\n"
-        "from rankrise.lab.experiments import carry_out, plan_run\n"
-        "out = pathlib.Path(sys.argv[1])\n"
-        "names = ('toy-stages', 'vit-cifar10')\n"
-        "plans = [plan_run(name, scale='smoke', out=out) for name in names]\n"
-        "print(*(attempt.fate for attempt in carry_out(plans, out=out, device='cpu')))\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    fates = [worker.communicate(timeout=300)[0].split() for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0]
+
+    def work(number):
+        plans = [plan_run(name, scale="smoke", out=tmp_path) for name in ("toy-stages", "vit-cifar10")]
+        attempts = carry_out(plans, out=tmp_path, device="cpu")
+        (tmp_path / f"fates-{number}").write_text(" ".join(attempt.fate for attempt in attempts))
+
+    workers = [start(lambda number=number: work(number)) for number in range(2)]
+    assert [wait(worker) for worker in workers] == [0, 0]
+    fates = [(tmp_path / f"fates-{number}").read_text().split() for number in range(2)]
     for pair in zip(*fates, strict=True):
         assert "finished" in pair
         assert set(pair) <= {"finished", "skipped"}

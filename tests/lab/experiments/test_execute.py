@@ -78,16 +78,21 @@ class Stopper:
         pass
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run long enough to be stopped on its way, from its start to its end without a stop."""
+    return run_experiment(NamedSpec("long", vary(SMOKE, epochs=60)), out=tmp_path_factory.mktemp("run"), device="cpu")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path, number):
-    spec = NamedSpec("long", vary(SMOKE, epochs=60))
+def test_what_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path, number, straight):
+    spec = NamedSpec("long", straight.spec)
     stopped = run_experiment(spec, out=tmp_path / "stopped", device="cpu", progress=Stopper(number))
     assert (stopped.status, stopped.signal) == ("stopped", number)
     assert 0 < stopped.summary.step < 240
     plan = plan_run(spec, out=tmp_path / "stopped")
     assert (plan.state, plan.problem) == ("unfinished", "")
     resumed = execute_run(plan, device="cpu")
-    straight = run_experiment(spec, out=tmp_path / "straight", device="cpu")
     assert resumed.status == straight.status == "finished"
     assert load_run(resumed.folder).equals(load_run(straight.folder))
 

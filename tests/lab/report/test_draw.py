@@ -38,7 +38,7 @@ def test_every_figure_can_be_drawn(figure_id, runs, tmp_path):
 
 
 def test_the_same_figure_gives_the_same_bytes(runs, tmp_path):
-    figure = build_figure("toy_scales", runs)
+    figure = build_figure("stable_rank_over_training", runs, experiment=NAME)
     for ending in ("svg", "png"):
         first, second = (draw(figure, tmp_path / f"{n}.{ending}").read_bytes() for n in (1, 2))
         assert first == second
@@ -46,7 +46,7 @@ def test_the_same_figure_gives_the_same_bytes(runs, tmp_path):
 
 
 def test_style_of_the_user_is_neither_used_nor_changed(runs, tmp_path):
-    figure = build_figure("toy_scales", runs)
+    figure = build_figure("stable_rank_over_training", runs, experiment=NAME)
     before = draw(figure, tmp_path / "a.svg").read_bytes()
     with mpl.rc_context({"lines.linewidth": 9, "font.size": 30}):
         assert draw(figure, tmp_path / "b.svg").read_bytes() == before

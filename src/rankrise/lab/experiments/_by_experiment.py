@@ -4,14 +4,16 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankrise.lab.experiments._experiment import SCALES, Experiment
 from rankrise.lab.experiments._plan import plan_reproduction
 from rankrise.lab.experiments._registry import experiments, family_members
 from rankrise.lab.experiments._spec import to_json
-from rankrise.runs import RunData, check_run, group_runs
 from rankrise.store import has_run
+
+if TYPE_CHECKING:
+    from rankrise.runs import RunData
 
 
 def runs_by_experiment(folder: str | os.PathLike[str], *, scale: str | None = None) -> dict[str, list[Path]]:
@@ -32,6 +34,8 @@ def runs_by_experiment(folder: str | os.PathLike[str], *, scale: str | None = No
     >>> runs_by_experiment("nowhere")
     {}
     """
+    from rankrise.runs import group_runs  # loads PyTorch, which listing the experiments must not
+
     if scale is not None:
         plan = plan_reproduction(scale, out=folder)
         for planned in {run.folder: run for runs in plan.members.values() for run in runs}.values():
@@ -64,8 +68,10 @@ def unread_runs(folder: str | os.PathLike[str], found: Mapping[str, Sequence[Pat
     }
 
 
-def _whole(path: Path) -> RunData | None:
+def _whole(path: Path) -> "RunData | None":
     """A finished run of an experiment; None for anything else, with a warning if it is a run that cannot be used."""
+    from rankrise.runs import check_run
+
     if not has_run(path):
         return None
     found = check_run(path)
@@ -82,7 +88,7 @@ def _warn(reason: str) -> None:
     warnings.warn(f"A run is passed over: {' '.join(reason.split()).rstrip('.')}.", UserWarning, stacklevel=3)
 
 
-def _rank(name: str, group: Sequence[RunData]) -> tuple[int, float, int]:
+def _rank(name: str, group: "Sequence[RunData]") -> tuple[int, float, int]:
     """Place of a group among those of its experiment: scale, length, number of seeds."""
     spec = group[0].spec
     known = experiments().get(name)
@@ -94,6 +100,8 @@ def _rank(name: str, group: Sequence[RunData]) -> tuple[int, float, int]:
 
 def _with_scale_one(found: dict[str, list[Path]]) -> dict[str, list[Path]]:
     """Let a network stand for the member of scale 1 of its family, if it differs from the others in that scale only."""
+    from rankrise.runs import RunData
+
     more = {}
     for name in found:
         known = experiments().get(name)
