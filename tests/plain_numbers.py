@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 FAMILY = tuple(f"vit-cifar10-scale-{factor}" for factor in ("1", "0.3", "0.1", "0.03"))
-SMALL = ("vit-cifar100", "vit-tiny-imagenet")
+OTHER_DATA = ("vit-cifar100", "vit-tiny-imagenet")
+VARIANTS = tuple(f"vit-cifar10-{name}" for name in ("relu", "sgd", "random-labels", "wide", "ceng501"))
 FLOWS = tuple(f"toy-flow-1e-{power}" for power in (2, 4, 8, 16, 32))
 LIKE_THE_TOY = ("toy-flow-1e-8", "toy-gd", "toy-sgd", "toy-adam", "toy-relu", "toy-cross-entropy")
 OF_THE_WORST_SEED = {
@@ -86,7 +87,7 @@ def random_rank(width, head_dim):
 def of_networks(found):
     """Claims by id: the number of each seed, and the bound."""
     wanted = {}
-    for name in ("vit-cifar10", *FAMILY, "vit-cifar10-augmented", "gpt2-wikitext2", *SMALL):
+    for name in ("vit-cifar10", *FAMILY, "vit-cifar10-augmented", "gpt2-wikitext2", *OTHER_DATA, *VARIANTS):
         model = spec_of(found[name][0])["model"]
         width = model.get("width") or model["dim"]
         chance = random_rank(width, model.get("head_dim") or width // model["num_heads"])
@@ -102,12 +103,17 @@ def of_networks(found):
             wanted[f"lower-than-random-{circuit}@{name}"] = [end.max() / chance for end in ends], "≤ 0.5"
             wanted[f"rises-{circuit}@{name}"] = rise, "> 1"
             wanted[f"rises-steadily-{circuit}@{name}"] = steady, "≥ 0.5"
-    for name in ("vit-cifar10", "vit-cifar10-scale-1", "gpt2-wikitext2", *SMALL):
+    for name in ("vit-cifar10", "vit-cifar10-scale-1", "gpt2-wikitext2", *OTHER_DATA, "vit-cifar10-ceng501"):
         kq, vo = ([final_ranks(folder, circuit) for folder in by_seed(found[name])] for circuit in ("kq", "vo"))
         wanted[f"vo-above-kq@{name}"] = [(b / a).min() for a, b in zip(kq, vo, strict=True)], "> 1"
+        if name == "vit-cifar10-ceng501":
+            continue  # the depth of four layers is no claim
         for circuit, ends in (("kq", kq), ("vo", vo)):
             order = [stats.spearmanr(np.arange(len(end)), end).statistic for end in ends]
             wanted[f"deeper-is-higher-{circuit}@{name}"] = order, "≥ 0.5"
+    for circuit in ("kq", "vo"):
+        many, few = (final_ranks(found[name][0], circuit).mean() for name in ("vit-cifar100", "vit-cifar10"))
+        wanted[f"more-classes-higher-{circuit}@vit-cifar100"] = [many / few], "> 1"
     for circuit in ("kq", "vo"):  # (seeds, scales, layers), from the largest scale to the smallest
         ranks = np.array([[final_ranks(folder, circuit) for folder in by_seed(found[name])] for name in FAMILY])
         ranks = ranks.swapaxes(0, 1)
