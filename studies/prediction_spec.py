@@ -8,14 +8,18 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from rankrise._arguments import as_count
 from rankrise.lab.data import DataConfig
 from rankrise.lab.models import GPTConfig
-from rankrise.lab.training._config import Precision
 
 Method: TypeAlias = Literal["advised", "uniform", "adalora"]
+Precision: TypeAlias = Literal["fp32", "tf32", "bf16"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _COUNTS = ("num_seeds", "batch_size", "pretrain_steps", "tune_steps", "adapter_steps", "rank")
+
+
+def _check_count(name: str, value: object, *, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"`{name}` must be a whole number from {least} to {most}; got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +72,8 @@ class PredictionSpec:
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            object.__setattr__(self, name, as_count(getattr(self, name), name, least=1, most=10**9))
-        object.__setattr__(self, "seed", as_count(self.seed, "seed", most=2**40))
+            _check_count(name, getattr(self, name), least=1, most=10**9)
+        _check_count("seed", self.seed, least=0, most=2**40)
         for name in ("rates", "blocks"):  # as JSON gives them
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for rate in (self.pretrain_rate, self.tune_rate, *self.rates):

@@ -14,13 +14,17 @@ from torch import Tensor, nn
 from rankrise.checkpoints import Advice, ModuleSpectrum, advise
 from rankrise.checkpoints.lora import lora_arguments
 from rankrise.lab.models import GPTConfig, build_model
-from rankrise.lab.training import TrainingConfig
-from rankrise.lab.training._evaluate import build_evaluation
-from rankrise.lab.training._losses import mean_loss
-from rankrise.lab.training._optimiser import build_optimiser, set_rate
-from rankrise.lab.training._precision import autocast, matmul_precision
-from rankrise.lab.training._processes import Processes
-from rankrise.lab.training._schedules import learning_rate
+from rankrise.lab.training import (
+    Processes,
+    TrainingConfig,
+    autocast,
+    build_evaluation,
+    build_optimiser,
+    learning_rate,
+    matmul_precision,
+    mean_loss,
+    set_rate,
+)
 
 if TYPE_CHECKING:
     from rankrise.lab.data import Dataset

@@ -149,6 +149,7 @@ class RankTracker:
         self._is_closed = False
         self._directions: dict[str, Tensor] = {}
         self._initial: InitialWeights | None = None
+        self._latest: tuple[Measurement, ...] = ()
 
         measured = self.head_map.parameters() if self.head_map is not None and self._plan.quantities else ()
         self._signature = signature(model, self.head_map.parameters() if self.head_map is not None else ())
@@ -219,6 +220,11 @@ class RankTracker:
         """Whether rows wait for a disk that has refused them; every later write, and `flush`, tries again."""
         return self._recorder.has_late_rows
 
+    @property
+    def latest(self) -> tuple[Measurement, ...]:
+        """What was measured last, of the weights and by probes; empty before the first measurement in this process."""
+        return self._latest
+
     def flush(self, *, sync: bool = False) -> None:
         """Write scalars that still wait; call it before saving a checkpoint if you pass some.
 
@@ -283,8 +289,8 @@ class RankTracker:
         if readout.directions:
             self._directions = readout.directions
             self._recorder.save_directions(step, readout.directions)
-        measurements = readout.measurements + self._read_probes(step)
-        self._recorder.record(step, self._pending.take(), measurements, sync="spectra" in due)
+        self._latest = (*readout.measurements, *self._read_probes(step))
+        self._recorder.record(step, self._pending.take(), self._latest, sync="spectra" in due)
 
     def _refuse_changed_heads(self) -> None:
         """Resolve the model again only if its signature changed: resolving costs as much as measuring ranks."""
