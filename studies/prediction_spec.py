@@ -19,7 +19,7 @@ _COUNTS = ("num_seeds", "batch_size", "pretrain_steps", "tune_steps", "adapter_s
 
 def _check_count(name: str, value: object, *, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"`{name}` must be a whole number from {least} to {most}; got {value!r}.")
+        raise ValueError(f"`{name}` must be a whole number of at least {least} and at most {most}; got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,8 @@ def groups(head_map: HeadMap, device: torch.device) -> Iterator[tuple[AttentionL
             yield tuple(group)
             group = []
         group.append(layer)
-    yield tuple(group)
+    if group:
+        yield tuple(group)
 
 
 def measure(

@@ -254,5 +254,7 @@ def _first_difference(was: object, now: object) -> str:
 def _counts(layers: object) -> str:
     if not isinstance(layers, list):
         return "unknown"
+    if not layers:
+        return "no layers"
     counts = [f"{layer['num_heads']} × {layer['head_dim']}" for layer in layers]
     return f"{len(counts)} layers of {', '.join(dict.fromkeys(counts))} (heads × head dimension)"
