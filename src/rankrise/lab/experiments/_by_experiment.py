@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankrise.lab.experiments._experiment import SCALES, Experiment
 from rankrise.lab.experiments._plan import plan_reproduction
 from rankrise.lab.experiments._registry import experiments, family_members
-from rankrise.lab.experiments._spec import to_json
+from rankrise.lab.experiments._spec import SCALES, Experiment, to_json
 from rankrise.runs import RunData, check_run, group_runs
 from rankrise.store import has_run
 
