@@ -75,11 +75,11 @@ def fit(
 
     Args:
         model: A `WithLoss`, or PEFT's model of one; on the device.
-        dataset: On the device; passed over as often as needed, each time in another order.
+        dataset: The data, on the device; it is passed over as often as needed, each time in another order.
         config: The recipe.
-        num_steps: Of the optimiser.
-        device: Where.
-        after_step: Told how many steps are done, while their last gradients are still there.
+        num_steps: Number of steps of the optimiser.
+        device: Where the model is trained.
+        after_step: Is told how many steps are done, while their last gradients are still there.
     """
     optimiser = build_optimiser(model, config, device)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -123,6 +123,6 @@ def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def _ordered(found: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
-    """In the order of `rankrise list`; experiments that are not registered come last."""
+    """Sort the runs in the order of `rankrise list`; experiments that are not registered come last."""
     names = [name for name in experiments() if name in found]
     return {name: found[name] for name in [*names, *(name for name in found if name not in names)]}

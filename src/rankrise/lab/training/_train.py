@@ -35,8 +35,8 @@ class TrainingResult:
         signal: The number of the signal that stopped training.
         train_loss: Mean over the last whole epoch. All scores are None until they are measured for the first time.
         train_accuracy: Mean over the last whole epoch; only for classification.
-        test_loss: On the test set, at the last test.
-        test_accuracy: On the test set, at the last test; not for regression.
+        test_loss: Loss on the test set at the last test.
+        test_accuracy: Accuracy on the test set at the last test; not for regression.
     """
 
     status: Status
@@ -124,8 +124,9 @@ def train(
     once. A loss that is not finite ends training too, with the last good checkpoint kept.
 
     Args:
-        model: In float32 with its initial weights; trained in place. The same weights again when a run goes on.
-        dataset: From `rankrise.lab.data.load_dataset` or `from_tensors`. The same data again when a run goes on.
+        model: A module in float32 with its initial weights, which is trained in place. When a run goes on, the model
+            must begin with the same weights again.
+        dataset: What `rankrise.lab.data.load_dataset` or `from_tensors` returns; the same data when a run goes on.
         config: The recipe.
         out: The run directory.
         device: Where to train; a GPU if there is one, unless given.

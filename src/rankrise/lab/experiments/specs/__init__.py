@@ -1,6 +1,8 @@
 """Values only: what every experiment is made of, in the order of `rankrise list`."""
 
 from rankrise.lab.experiments.specs import _networks, _toys
+from rankrise.lab.experiments.specs._reproduction import PARTS as PARTS
+from rankrise.lab.experiments.specs._reproduction import Part as Part
 
 ALL = (
     *_networks.DIGITS,

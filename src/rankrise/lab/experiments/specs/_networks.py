@@ -116,7 +116,7 @@ _CIFAR_BASE = Experiment(
 
 
 def _cifar_scale(factor: float) -> Experiment:
-    """All of one length, so that only the factor differs: 100 epochs, by when the ranks have settled."""
+    """All scales train for 100 epochs, by when the ranks have settled, so that only the factor differs."""
     return Experiment(
         name=f"vit-cifar10-scale-{factor:g}",
         title=f"The paper's ViT on CIFAR-10 from weights × {factor:g}, 100 epochs",
@@ -304,7 +304,7 @@ def _relu(spec: TrainingSpec) -> TrainingSpec:
 
 
 def _sgd(spec: TrainingSpec) -> TrainingSpec:
-    """With momentum and a rate a thousand times Adam's, at which it learns in as many epochs."""
+    """Use SGD with momentum, and a rate a thousand times that of Adam, at which it learns in as many epochs."""
     rate = 1000 * spec.training.learning_rate
     return varied(spec, training={"optimiser": "sgd", "learning_rate": min(rate, 0.1), "momentum": 0.9})
 
