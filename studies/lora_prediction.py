@@ -26,8 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     from studies.prediction_run import run_prediction
     from studies.prediction_spec import SCALES
 
-    from rankrise.lab.training import show_progress
-    from rankrise.lab.training._processes import choose_device
+    from rankrise.lab.training import choose_device, show_progress
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="paper", help="smoke: seconds on synthetic text")

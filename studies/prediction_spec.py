@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from rankrise.lab.data import DataConfig
 from rankrise.lab.models import GPTConfig
-from rankrise.lab.training._config import Precision
 
 Method: TypeAlias = Literal["advised", "uniform", "adalora"]
+Precision: TypeAlias = Literal["fp32", "tf32", "bf16"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _COUNTS = ("num_seeds", "batch_size", "pretrain_steps", "tune_steps", "adapter_steps", "rank")
 
@@ -30,17 +30,17 @@ class PredictionSpec:
         model: The network.
         num_seeds: Repetitions that are reported.
         batch_size: Blocks of a step, everywhere.
-        pretrain_steps: Of the first training.
-        pretrain_rate: Its learning rate.
-        tune_steps: Of the full fine-tune.
-        tune_rate: Its learning rate.
+        pretrain_steps: Number of steps of the first training.
+        pretrain_rate: Learning rate of the first training.
+        tune_steps: Number of steps of the full fine-tune.
+        tune_rate: Learning rate of the full fine-tune.
         advice_share: Part of the fine-tune after which ranks are advised.
-        adapter_steps: Of every adapter's training.
-        rank: Of the uniform adapter, whose parameters are the budget; AdaLoRA's mean rank at the end.
+        adapter_steps: Number of steps of the training of every adapter.
+        rank: Rank of the uniform adapter, whose parameters are the budget; AdaLoRA's mean rank at the end.
         rates: Learning rates that every method tries, rising; if the best is the first or the last, others follow.
         blocks: The most training, validation and test blocks of Python's library.
-        precision: Of all training.
-        seed: Of everything random.
+        precision: Number format of all training.
+        seed: Seed of everything random.
 
     Raises:
         ValueError: A number is not as above.

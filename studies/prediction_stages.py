@@ -98,8 +98,8 @@ def next_rate(losses: Mapping[float, float], grid: Sequence[float]) -> float | N
     """The rate to try after those with a loss: the grid, then one more beyond the edge where the best lies.
 
     Args:
-        losses: By rate, of those that were tried.
-        grid: Rising.
+        losses: The loss of every rate that was tried, by rate.
+        grid: The rates to try first, rising.
 
     Returns:
         A rate; None when the best is bracketed, or four were added.

@@ -14,13 +14,17 @@ from torch import Tensor, nn
 from rankrise.checkpoints import Advice, ModuleSpectrum, advise
 from rankrise.checkpoints.lora import lora_arguments
 from rankrise.lab.models import GPTConfig, build_model
-from rankrise.lab.training import TrainingConfig
-from rankrise.lab.training._evaluate import build_evaluation
-from rankrise.lab.training._losses import mean_loss
-from rankrise.lab.training._optimiser import build_optimiser, set_rate
-from rankrise.lab.training._precision import autocast, matmul_precision
-from rankrise.lab.training._processes import Processes
-from rankrise.lab.training._schedules import learning_rate
+from rankrise.lab.training import (
+    Processes,
+    TrainingConfig,
+    autocast,
+    build_evaluation,
+    build_optimiser,
+    learning_rate,
+    matmul_precision,
+    mean_loss,
+    set_rate,
+)
 
 if TYPE_CHECKING:
     from rankrise.lab.data import Dataset
@@ -71,11 +75,11 @@ def fit(
 
     Args:
         model: A `WithLoss`, or PEFT's model of one; on the device.
-        dataset: On the device; passed over as often as needed, each time in another order.
+        dataset: The data, on the device; it is passed over as often as needed, each time in another order.
         config: The recipe.
-        num_steps: Of the optimiser.
-        device: Where.
-        after_step: Told how many steps are done, while their last gradients are still there.
+        num_steps: Number of steps of the optimiser.
+        device: Where the model is trained.
+        after_step: Is told how many steps are done, while their last gradients are still there.
     """
     optimiser = build_optimiser(model, config, device)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

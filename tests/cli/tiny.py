@@ -6,7 +6,7 @@ Run as a script, it is the command `rankrise` with that plan.
 import sys
 
 from rankrise.lab.experiments import _plan
-from rankrise.lab.experiments.specs._reproduction import Part
+from rankrise.lab.experiments.specs import Part
 
 PARTS = (
     Part("toy-stages", "smoke"),

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import rankrise as rr
-from rankrise.tracking import Measurement
+from rankrise.tracking import Measurement, TrackingWarning
 
 
 class LargestActivation:
@@ -178,3 +178,61 @@ def test_model_without_attention_records_scalars_and_probes(tmp_path):
         sigma = torch.linalg.svdvals(model[layer].weight.detach()).double()
         assert select(table, step=2, quantity="spectrum", layer=layer, head=-1, circuit="w").tolist() == sigma.tolist()
     assert select(table, quantity="norm", layer=-1).size == 2
+
+
+class Failing(LargestActivation):
+    """Reads, and is detached, as it is told."""
+
+    def __init__(self, read, detach=None):
+        self._read, self._detach = read, detach
+
+    def read(self, step):
+        return self._read(step)
+
+    def detach(self):
+        super().detach()
+        if self._detach is not None:
+            raise self._detach
+
+
+@pytest.mark.parametrize(
+    ("read", "why"),
+    [
+        (lambda step: 1 / 0, "division by zero"),
+        (lambda step: [Measurement("entropy", torch.ones(3), layers=(0,))], r"must have the shape \(1\) or \(1, k\)"),
+        (lambda step: [("entropy", 1.0)], "`read` must return measurements; got tuple"),
+        (lambda step: [Measurement("\ud800", torch.tensor(1.0))], "text that UTF-8 can hold"),
+        (lambda step: {"entropy": "high"}, "`entropy` must be one number; got str"),
+    ],
+)
+def test_probe_that_fails_costs_only_itself(tmp_path, read, why):
+    with pytest.warns(TrackingWarning, match=rf"^Reading Failing failed: .*{why}.* this is said once") as caught:
+        train(tmp_path / "run", [Failing(read), LargestActivation()])
+    assert len(caught) == 1
+    table = rr.load_run(tmp_path / "run")
+    assert select(table, quantity="activation").size == 2
+    assert select(table, quantity="entropy").size == 0
+    assert select(table, quantity="stable_rank", circuit="kq").size > 0
+    with (
+        pytest.raises((ValueError, ZeroDivisionError), match=why),
+        rr.RankTracker(small_model(), tmp_path / "strict", every=1, probes=[Failing(read)], strict=True) as tracker,
+    ):
+        tracker.step(1)
+
+
+def test_probe_that_cannot_be_detached_does_not_keep_the_run_open(tmp_path):
+    probes = [LargestActivation(), Failing(lambda step: [], detach=KeyError("gone"))]
+    with pytest.warns(TrackingWarning, match=r"^Detaching Failing failed: 'gone'"):
+        model = train(tmp_path, probes)
+    assert rr.store.is_sealed(tmp_path)
+    assert not model.layers[-1]._forward_hooks
+
+
+def test_head_map_without_layers_measures_nothing(tmp_path):
+    model = nn.Linear(4, 3)
+    options = {"every": 1, "heads": lambda model: rr.heads.HeadMap((), ()), "probes": []}
+    with rr.RankTracker(model, tmp_path, **options) as tracker:
+        tracker.step(1, loss=0.5)
+    assert rr.load_run(tmp_path)["quantity"].to_pylist() == ["loss"]
+    with pytest.raises(ValueError, match=r"it has others: 2 layers of 3 × 4 .* instead of no layers"):
+        rr.RankTracker(small_model(), tmp_path, resume=1)

@@ -1,8 +1,11 @@
 """Trouble with the disk or a dashboard: said once, and training goes on; raised when strict."""
 
 import contextlib
+import copy
 import json
+import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import warnings
@@ -10,7 +13,7 @@ import warnings
 import pytest
 import torch
 from tests.processes import exit_code
-from tests.tracking.models import in_order, small_model, train_step
+from tests.tracking.models import in_order, select, small_model, train_step
 
 import rankrise as rr
 from rankrise.store._failpoints import RUN_FAILPOINTS, VARIABLE
@@ -237,3 +240,79 @@ def test_sinks_go_on_when_the_disk_does_not(tmp_path, monkeypatch):
     with pytest.warns(TrackingWarning, match="the disk is full"):
         train(tmp_path, steps=2, sinks=[sink])
     assert "attn/L01/H02/vo/stable_rank" in sink.logged[1][1]
+
+
+# Other processes
+
+
+def use_up(tracker):
+    """Everything a loop does with a tracker, as a data loader's worker could by mistake."""
+    with tracker:
+        tracker.step(7, loss=1.0)
+        tracker.log(8, loss=2.0)
+        tracker.flush(sync=True)
+        assert not tracker.is_recording
+    tracker.close(seal=True)
+
+
+def fork_by_os(function):
+    assert exit_code(function) == 0
+
+
+def fork_by_multiprocessing(function):
+    process = multiprocessing.get_context("fork").Process(target=function)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("fork", [fork_by_os, fork_by_multiprocessing])
+def test_tracker_does_nothing_in_a_forked_child(tmp_path, fork):
+    class Dashboard:
+        def log(self, step, values):
+            with (tmp_path / "dashboard").open("a") as file:
+                file.write(f"{step}\n")
+
+        def close(self):
+            self.log("closed", {})
+
+    model, folder = small_model(), tmp_path / "run"
+    with rr.RankTracker(model, folder, every=1, sinks=[Dashboard()]) as tracker:
+        tracker.step(1)
+        tracker.log(2, loss=0.5)
+        tracker.log(2, accuracy=0.25)  # waits in memory when the child is made
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        shown = (tmp_path / "dashboard").read_text()
+        fork(lambda: use_up(tracker))
+        fork(lambda: None)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        assert (tmp_path / "dashboard").read_text() == shown
+        assert tracker.is_recording
+        tracker.step(3)
+    table = rr.load_run(folder)
+    assert rr.store.is_sealed(folder)
+    assert (select(table, quantity="loss").tolist(), select(table, quantity="accuracy").tolist()) == ([0.5], [0.25])
+    assert sorted(set(table["step"].to_pylist())) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_tracker_cannot_be_copied_or_pickled(tmp_path, duplicate):
+    with rr.RankTracker(small_model(), tmp_path, every=1) as tracker:
+        with pytest.raises(TypeError, match=r"^A RankTracker cannot be copied or pickled, because a run .*; build a"):
+            duplicate(tracker)
+        tracker.step(1)
+    assert rr.store.is_sealed(tmp_path)
+
+
+def test_strict_tracker_whose_last_rows_are_refused_is_closed_unsealed(tmp_path, monkeypatch):
+    model = small_model()
+    tracker = rr.RankTracker(model, tmp_path, every=1, strict=True)
+    tracker.step(1)
+    tracker._pending.add(1, {"loss": 0.5})
+    monkeypatch.setenv(VARIABLE, "block.write:full")
+    with pytest.raises(OSError, match="No space left"):
+        tracker.close()
+    monkeypatch.delenv(VARIABLE)
+    assert not rr.store.is_sealed(tmp_path)
+    assert not rr.store.is_locked(tmp_path)

@@ -10,7 +10,7 @@ from tests.tracking.models import assert_same, in_order, select, small_model, tr
 from torch import nn
 
 import rankrise as rr
-from rankrise.tracking import Quantity, at, every
+from rankrise.tracking import Quantity, _stacks, _tracker, at, every
 
 HEADS, DIM = 3, 4
 
@@ -130,6 +130,37 @@ def test_final_overlap_ends_at_one(tmp_path):
     np.testing.assert_allclose(select(table, step=6), 1.0, rtol=1e-6)
     assert (select(table, step=2) < 1 + 1e-6).all()
     assert select(table, step=2, index=1).size == 2 * 2 * 2 * HEADS  # layers, circuits, sides
+
+
+def test_final_overlap_leaves_out_layers_whose_last_measurement_failed(tmp_path, monkeypatch):
+    measure = _tracker.measure
+
+    def fails_at_last(group, *arguments, **options):
+        if tracker._last_step == 6 and group[0].index == 1:
+            raise RuntimeError("the decomposition did not converge")
+        return measure(group, *arguments, **options)
+
+    monkeypatch.setattr(_stacks, "_GROUP_BYTES", {"cpu": 1, "cuda": 1})  # every layer is a group
+    monkeypatch.setattr(_tracker, "measure", fails_at_last)
+    model = small_model()
+    with (
+        pytest.warns(rr.tracking.TrackingWarning, match="Measuring failed: the decomposition did not converge"),
+        rr.RankTracker(model, tmp_path, every=1, spectra=2, directions=2) as tracker,
+    ):
+        train(model, tracker, steps=6)
+    table = rr.tracking.final_overlap(tmp_path)
+    assert set(table["layer"].to_pylist()) == {0}
+    assert select(table, step=2, index=1).size == 2 * 2 * HEADS  # circuits, sides
+
+
+def test_latest_is_what_was_measured_last(tmp_path):
+    model = small_model()
+    with rr.RankTracker(model, tmp_path, every=2, spectra=4) as tracker:
+        assert tracker.latest == ()
+        train(model, tracker, steps=3)
+        ranks = [m for m in tracker.latest if (m.name, m.circuit) == ("stable_rank", "kq")]
+    found = [value for measurement in ranks for value in measurement.values.flatten().tolist()]
+    assert found == select(rr.load_run(tmp_path), step=2, quantity="stable_rank", circuit="kq").tolist()
 
 
 def test_overlap_is_with_the_spectra_before(tmp_path):

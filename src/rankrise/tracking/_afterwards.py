@@ -20,8 +20,9 @@ def final_overlap(path: str | os.PathLike[str]) -> "pa.Table":
         path: A run directory, finished or not.
 
     Returns:
-        A table with the columns of `load_run` and the quantities `final_overlap_left` and `final_overlap_right`. The
-        row with index j − 1 is the mean cos² of the angles between the leading j directions then and at the end.
+        A table with the columns of `load_run` and the quantities `final_overlap_left` and `final_overlap_right`, of the
+        heads that have directions at the last step. The row with index j − 1 is the mean cos² of the angles between the
+        leading j directions then and at the end.
 
     Raises:
         FileNotFoundError: There is no run at `path`.
@@ -37,7 +38,7 @@ def final_overlap(path: str | os.PathLike[str]) -> "pa.Table":
     for step, kept in steps.items():
         for key in kept:
             layer, circuit, part = key.split(".")
-            if part == "sigma":
+            if part == "sigma" or key not in last:  # a layer whose last measurement failed has no directions to compare
                 continue
             sigma = f"{layer}.{circuit}.sigma"
             overlap = subspace_overlap(kept[key], last[key], sigma=kept[sigma], sigma2=last[sigma])

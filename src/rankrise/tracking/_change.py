@@ -1,6 +1,6 @@
 """What changed since the start, as a quantity sees it: a stack of products, or of whole matrices.
 
-Nothing is computed before a quantity asks, and nothing twice.
+A number is computed when a quantity first asks for it, and kept for the others.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Change(Protocol):
 
     @property
     def leading(self) -> Directions | None:
-        """The directions that carry most of it; None where they are not followed."""
+        """The directions that carry most of the change; None where directions are not followed."""
 
     @property
     def previous(self) -> Directions | None:
@@ -70,27 +70,27 @@ class ProductChange:
 
     @cached_property
     def sigma(self) -> Tensor:
-        """From the thin factors."""
+        """All singular values, computed from the thin factors."""
         return delta_spectrum(self.left, self.right, self.left0, self.right0)
 
     @property
     def stable_rank(self) -> Tensor:
-        """From the power iteration."""
+        """`‖Δ‖_F² / ‖Δ‖₂²`, with `‖Δ‖₂` from a power iteration."""
         return self._power.value
 
     @property
     def frobenius_norm(self) -> Tensor:
-        """Exact."""
+        """`‖Δ‖_F`, which is exact."""
         return self._power.frobenius_norm
 
     @property
     def spectral_norm(self) -> Tensor:
-        """From the power iteration."""
+        """`‖Δ‖₂`, from a power iteration."""
         return self._power.spectral_norm
 
     @cached_property
     def leading(self) -> Directions | None:
-        """By QR and SVD on a CPU; by subspace iteration on a GPU, which decomposes matrices one after another."""
+        """Computed by QR and SVD on a CPU, by subspace iteration on a GPU, which decomposes matrices one by one."""
         if self.num_directions == 0:
             return None
         factors = (self.left, self.right, self.left0, self.right0)
@@ -122,18 +122,18 @@ class MatrixChange:
 
     @property
     def stable_rank(self) -> Tensor:
-        """From the spectrum."""
+        """`‖Δ‖_F² / ‖Δ‖₂²`, from the spectrum."""
         return stable_rank(self.sigma)
 
     @property
     def frobenius_norm(self) -> Tensor:
-        """From the spectrum."""
+        """`‖Δ‖_F`, from the spectrum."""
         norm: Tensor = torch.linalg.vector_norm(self.sigma, dim=-1)
         return norm
 
     @property
     def spectral_norm(self) -> Tensor:
-        """From the spectrum."""
+        """`‖Δ‖₂`, from the spectrum."""
         return self.sigma[..., 0]
 
 

@@ -33,7 +33,7 @@ class Measurement:
         index: What the entries of a vector are, if not 0 … k − 1.
 
     Raises:
-        ValueError: The shape of `values` does not fit the other fields.
+        ValueError: The shape of `values` does not fit the other fields, or `name` is not text.
 
     >>> import torch
     >>> entropy = Measurement("entropy", torch.tensor([[0.5, 0.25]]), layers=(3,), heads=True)
@@ -51,6 +51,7 @@ class Measurement:
     index: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         if not isinstance(self.values, Tensor):
             raise ValueError(f"`values` of {self.name!r} must be a tensor; got {type(self.values).__name__}.")
         if self.heads and self.layers is None:
@@ -85,6 +86,20 @@ class Measurement:
         return f"({', '.join(places)}) or ({', '.join([*places, 'k'])})"
 
 
+def check_name(name: str) -> None:
+    """Refuse a name that the table cannot hold.
+
+    Raises:
+        ValueError: The name is not text, or text that UTF-8 cannot hold.
+
+    >>> check_name("loss")
+    """
+    try:
+        name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"The name of a number must be text that UTF-8 can hold; got {name!r}.") from None
+
+
 @dataclass(frozen=True)
 class Quantity:
     """A number, or a vector, for every change in a stack of changes.
@@ -98,7 +113,7 @@ class Quantity:
     >>> import torch
     >>> from rankrise.tracking import MatrixChange
     >>> half = Quantity("half_norm", "ranks", lambda change: change.frobenius_norm / 2)
-    >>> half.measure(MatrixChange(torch.full((1, 1, 1), 8.0))).item()
+    >>> half.measure(MatrixChange(torch.full((1, 1), 8.0))).item()
     4.0
     """
 

@@ -25,7 +25,7 @@ def is_main_process() -> bool:
 
 
 def names_of(model: nn.Module) -> dict[str, str]:
-    """From every parameter's name to the one without wrappers, under which it is stored."""
+    """Map the name of every parameter to its name without wrappers, under which it is stored."""
     return canonical_names(name for name, _ in model.named_parameters(remove_duplicate=False))
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rankrise.store import Run, scalar_rows
-from rankrise.tracking._measurement import Measurement
+from rankrise.tracking._measurement import Measurement, check_name
 from rankrise.tracking._sinks import Sink, tag
 
 if TYPE_CHECKING:
@@ -202,7 +202,9 @@ class PendingScalars:
         Raises:
             ValueError: A value is not a number, or a name is not text; the message names it.
         """
-        self._waiting += [(step, _text(name), _number(name, value)) for name, value in scalars.items()]
+        for name in scalars:
+            check_name(name)
+        self._waiting += [(step, name, _number(name, value)) for name, value in scalars.items()]
 
     @property
     def are_ready(self) -> bool:
@@ -221,14 +223,6 @@ class PendingScalars:
         self._waiting.clear()
         self._taken_at = self.clock()
         return taken
-
-
-def _text(name: str) -> str:
-    try:
-        name.encode()
-    except (AttributeError, UnicodeEncodeError):
-        raise ValueError(f"The name of a number must be text that UTF-8 can hold; got {name!r}.") from None
-    return name
 
 
 def _number(name: str, value: object) -> float | Tensor:

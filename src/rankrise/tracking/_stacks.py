@@ -57,7 +57,8 @@ def groups(head_map: HeadMap, device: torch.device) -> Iterator[tuple[AttentionL
             yield tuple(group)
             group = []
         group.append(layer)
-    yield tuple(group)
+    if group:
+        yield tuple(group)
 
 
 def measure(
@@ -79,7 +80,7 @@ def measure(
         plan: What to measure.
         due: The clocks that have struck. Whole matrices are read when spectra are due, and then in every quantity.
         previous: Directions of the measurement before, keyed as in `Readout.directions`.
-        guard: From a description to a context in which one quantity is read, and which handles its errors.
+        guard: Takes a description and returns a context in which one quantity is read, and which handles its errors.
     """
     weights, start = initial.pair(now)
     layers = tuple(layer.index for layer in group)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -20,7 +20,24 @@ from rankrise.tracking._stacks import Plan
 
 
 class RunDirectoryError(OSError):
-    """The run directory cannot be opened for writing. The message says why, and what to do."""
+    """The run directory cannot be opened for writing. The message says why, and what to do.
+
+    Attributes:
+        folder: The run directory.
+        reason: Why it cannot be opened, and what to do, in a sentence.
+        errno: The number of the system's error, if it was one.
+
+    >>> error = RunDirectoryError(Path("runs/mine"), "the disk is full. Make room.", errno=28)
+    >>> str(error), error.reason
+    ('Opening the run directory runs/mine failed: the disk is full. Make room.', 'the disk is full. Make room.')
+    """
+
+    def __init__(self, folder: Path, reason: str, errno: int | None = None) -> None:
+        super().__init__(f"Opening the run directory {folder} failed: {reason}")
+        self.folder, self.reason, self.errno = folder, reason, errno
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, str, int | None]]:
+        return type(self), (self.folder, self.reason, self.errno)
 
 
 def spec(
@@ -117,7 +134,7 @@ def opening(out: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        raise RunDirectoryError(f"Opening the run directory {out} failed: {plain_reason(error)}") from error
+        raise RunDirectoryError(out, plain_reason(error), getattr(error, "errno", None)) from error
 
 
 def open_run(out: Path, spec: Mapping[str, object], initial: Mapping[str, Tensor], *, resume: int | None) -> Run:
@@ -237,5 +254,7 @@ def _first_difference(was: object, now: object) -> str:
 def _counts(layers: object) -> str:
     if not isinstance(layers, list):
         return "unknown"
+    if not layers:
+        return "no layers"
     counts = [f"{layer['num_heads']} × {layer['head_dim']}" for layer in layers]
     return f"{len(counts)} layers of {', '.join(dict.fromkeys(counts))} (heads × head dimension)"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,8 @@ class RankTracker:
     had when the tracker was built. Those are copied, saved in the run directory, and restored on resume. Measuring
     changes nothing in training: no random number is drawn, no gradient or weight touched.
 
-    In a distributed run every process builds a tracker and calls `step`; rank 0 measures and writes.
+    In a distributed run every process builds a tracker and calls `step`; rank 0 measures and writes. A tracker belongs
+    to the process that built it: in a forked child, such as a data loader's worker, all its methods do nothing.
 
     With `quantities=()` nothing is measured of the weights: only scalars and what probes read is recorded. The model
     then needs no attention.
@@ -149,6 +150,8 @@ class RankTracker:
         self._is_closed = False
         self._directions: dict[str, Tensor] = {}
         self._initial: InitialWeights | None = None
+        self._latest: tuple[Measurement, ...] = ()
+        self._process = os.getpid()
 
         measured = self.head_map.parameters() if self.head_map is not None and self._plan.quantities else ()
         self._signature = signature(model, self.head_map.parameters() if self.head_map is not None else ())
@@ -186,6 +189,8 @@ class RankTracker:
         Raises:
             ValueError: `step` went back; the heads of the model have changed; a scalar is no number.
         """
+        if not self._is_ours:
+            return
         step = as_count(step, "step")
         self.log(step, **scalars)
         due = self._plan.due(step)
@@ -195,6 +200,8 @@ class RankTracker:
 
     def log(self, step: int, /, **scalars: object) -> None:
         """Record numbers of the user at `step`, without measuring."""
+        if not self._is_ours:
+            return
         if self._is_closed:
             raise ValueError("The tracker must be open; it was closed. Build one with `resume=` to go on.")
         step = as_count(step, "step")
@@ -212,12 +219,17 @@ class RankTracker:
     @property
     def is_recording(self) -> bool:
         """Whether numbers go to the run directory: in the main process, if the folder could be opened."""
-        return self._recorder.run is not None
+        return self._is_ours and self._recorder.run is not None
 
     @property
     def has_late_rows(self) -> bool:
         """Whether rows wait for a disk that has refused them; every later write, and `flush`, tries again."""
         return self._recorder.has_late_rows
+
+    @property
+    def latest(self) -> tuple[Measurement, ...]:
+        """What was measured last, of the weights and by probes; empty before the first measurement in this process."""
+        return self._latest
 
     def flush(self, *, sync: bool = False) -> None:
         """Write scalars that still wait; call it before saving a checkpoint if you pass some.
@@ -225,6 +237,8 @@ class RankTracker:
         Args:
             sync: Wait until all rows are on the disk; a killed process loses nothing without it, a power cut may.
         """
+        if not self._is_ours:
+            return
         self._recorder.record(self._last_step, self._pending.take())
         if sync:
             self._recorder.sync()
@@ -257,13 +271,20 @@ class RankTracker:
         Args:
             seal: False leaves the run open on disk, to be resumed: what `with` does when an exception passes.
         """
-        if self._is_closed:
+        if self._is_closed or not self._is_ours:
             return
-        self.flush()
         self._is_closed = True
-        for probe in self._probes:
-            probe.detach()
-        self._recorder.close(seal=seal)
+        with contextlib.ExitStack() as stack:  # the run is closed whatever fails, and not sealed if something does
+            stack.push(lambda kind, *_: self._recorder.close(seal=seal and kind is None))
+            for probe in self._probes:
+                stack.callback(self._detach, probe)
+            self.flush()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A RankTracker cannot be copied or pickled, because a run directory has one writer; build a tracker in the "
+            "process that trains, and pass the path `tracker.out` to others."
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -272,6 +293,15 @@ class RankTracker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(seal=kind is None)
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether this process built the tracker."""
+        return self._process == os.getpid()
+
+    def _detach(self, probe: Probe) -> None:
+        with self._recorder.guard_all(f"Detaching {type(probe).__name__}"):
+            probe.detach()
 
     def _measure_and_record(self, step: int, due: frozenset[Clock]) -> None:
         self._refuse_changed_heads()
@@ -283,8 +313,8 @@ class RankTracker:
         if readout.directions:
             self._directions = readout.directions
             self._recorder.save_directions(step, readout.directions)
-        measurements = readout.measurements + self._read_probes(step)
-        self._recorder.record(step, self._pending.take(), measurements, sync="spectra" in due)
+        self._latest = (*readout.measurements, *self._read_probes(step))
+        self._recorder.record(step, self._pending.take(), self._latest, sync="spectra" in due)
 
     def _refuse_changed_heads(self) -> None:
         """Resolve the model again only if its signature changed: resolving costs as much as measuring ranks."""
@@ -296,13 +326,17 @@ class RankTracker:
             self._signature = now
 
     def _read_probes(self, step: int) -> list[Measurement]:
-        """What the probes measured; plain numbers go to the scalars that wait."""
+        """What the probes measured; plain numbers go to the scalars that wait. A probe that fails gives nothing."""
         measurements: list[Measurement] = []
         for probe in self._probes:
-            read = probe.read(step)
-            if isinstance(read, Mapping):
-                self._pending.add(step, read)
-            else:
+            with self._recorder.guard_all(f"Reading {type(probe).__name__}"):
+                read = probe.read(step)
+                if isinstance(read, Mapping):
+                    self._pending.add(step, read)
+                    continue
+                for entry in read:
+                    if not isinstance(entry, Measurement):
+                        raise ValueError(f"`read` must return measurements; got {type(entry).__name__}")
                 measurements += read
         return measurements
 

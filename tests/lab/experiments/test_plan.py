@@ -5,7 +5,7 @@ import pytest
 from rankrise.lab.claims._evaluate import PREDICATES
 from rankrise.lab.experiments import TrainingSpec, execute_run, experiments, plan_reproduction
 from rankrise.lab.experiments import _plan as module
-from rankrise.lab.experiments.specs._reproduction import PARTS, Part
+from rankrise.lab.experiments.specs import PARTS, Part
 
 NEEDED = {name for predicate in PREDICATES for name in predicate.needs}
 TINY = (Part("vit-cifar10", "smoke", (0, 1)), Part("toy-stages", "smoke"))

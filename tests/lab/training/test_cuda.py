@@ -9,11 +9,8 @@ from tests.lab.training.tasks import RECIPE, BreaksAt, Interrupted, tiny_data, t
 from tests.tracking.models import in_order
 
 from rankrise.lab.data import DataConfig, load_dataset
-from rankrise.lab.training import train
-from rankrise.lab.training._optimiser import build_optimiser
-from rankrise.lab.training._processes import Processes
-from rankrise.lab.training._readback import Readback
-from rankrise.lab.training._step import build_step
+from rankrise.lab.training import Processes, build_optimiser, train
+from rankrise.lab.training._step import Readback, build_step
 from rankrise.store import find_checkpoint, load_run
 from rankrise.tracking import TrackingWarning
 

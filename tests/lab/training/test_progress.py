@@ -1,14 +1,17 @@
 """What is said, how often, and to whom."""
 
 import io
+import math
 import subprocess
 import sys
 
 import pytest
+import torch
 from tests.lab.training.tasks import train_tiny
 
 from rankrise.lab.training import PlainProgress, Report, RichProgress, show_progress
-from rankrise.lab.training._reporter import StableRankSink
+from rankrise.lab.training._progress import mean_stable_rank
+from rankrise.tracking import Measurement
 
 REPORT = Report(50, 100, 1, 2, rate=10.0, loss=0.25, accuracy=0.5, stable_rank=1.5)
 
@@ -74,10 +77,15 @@ def test_training_reports_and_closes(tmp_path):
 
 
 def test_mean_over_heads():
-    sink = StableRankSink()
-    sink.log(1, {"loss": 9.0, "attn/L00/H00/kq/stable_rank": 1.0, "attn/L00/H01/kq/stable_rank": 2.0})
-    sink.log(2, {"attn/L00/H00/vo/stable_rank": 7.0, "attn/L00/H00/kq/stable_rank": float("nan")})
-    assert sink.mean == 1.5
+    ranks = Measurement("stable_rank", torch.tensor([[1.0, 2.0]]), layers=(0,), heads=True, circuit="kq")
+    others = (
+        Measurement("loss", torch.tensor(9.0)),
+        Measurement("stable_rank", torch.tensor([[7.0]]), layers=(0,), heads=True, circuit="vo"),
+        Measurement("stable_rank", torch.tensor([[math.nan]]), layers=(1,), heads=True, circuit="kq"),
+        Measurement("stable_rank", torch.tensor([7.0]), layers=(0,), circuit="k"),
+    )
+    assert mean_stable_rank((ranks, *others)) == 1.5
+    assert mean_stable_rank(others) is None
 
 
 def test_import_loads_neither_torch_nor_rich():

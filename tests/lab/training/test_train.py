@@ -1,12 +1,17 @@
-"""Every task with the real networks: it learns, and resumes bit for bit."""
+"""Every task with the real networks learns, and resumes bit for bit; an observer is told everything."""
+
+import errno
+import functools
 
 import pytest
-from tests.lab.training.tasks import BreaksAt, Interrupted, assert_same_outcome, outcome
+import torch
+from tests.lab.training.tasks import BreaksAt, Interrupted, assert_same_outcome, outcome, train_tiny
 
 from rankrise.lab.data import DataConfig, load_dataset
 from rankrise.lab.models import GPTConfig, ToyHeadConfig, ViTConfig, build_model
 from rankrise.lab.training import TrainingConfig, train
 from rankrise.store import load_run
+from rankrise.tracking import Measurement, RankTracker, RunDirectoryError
 
 TASKS = {
     "vit": (
@@ -36,3 +41,63 @@ def test_learns_and_resumes(tmp_path, name):
     assert losses[-1] < 0.95 * losses[0]
     assert (whole.test_accuracy is None) == (name == "toy head")
     assert (whole.train_accuracy is None) == (name != "vit")
+
+
+class Told:
+    """An observer that notes what it is told, and passes it on to a tracker."""
+
+    def __init__(self, *arguments, **options):
+        self.options, self.told = options, []
+        self._tracker = RankTracker(*arguments, **options)
+
+    def __getattr__(self, name):
+        self.told.append(name)
+        return getattr(self._tracker, name)
+
+
+def test_an_observer_is_passed_in(tmp_path):
+    opened = []
+
+    def observe(*arguments, **options):
+        opened.append(Told(*arguments, **options))
+        return opened[-1]
+
+    assert train_tiny(tmp_path, observe=observe, checkpoint_every=4).status == "finished"
+    (told,) = opened
+    assert told.options["needs_folder"]
+    assert (told.options["resume"], told.options["config"]["training"]["epochs"]) == (None, 3)
+    assert told.told.count("step") == 16
+    assert told.told.count("flush") == 4
+    assert told.told[-1] == "close"
+
+
+def test_probes_come_with_the_tracker(tmp_path):
+    class Counts:
+        num_passes = 0
+
+        def attach(self, model, head_map):
+            self.handle = model.register_forward_hook(self.count)
+
+        def count(self, *arguments):
+            self.num_passes += 1
+
+        def read(self, step):
+            return [Measurement("passes", torch.tensor(float(self.num_passes)))]
+
+        def detach(self):
+            self.handle.remove()
+
+    train_tiny(tmp_path, observe=functools.partial(RankTracker, probes=[Counts()]))
+    rows = [row for row in load_run(tmp_path).to_pylist() if row["quantity"] == "passes"]
+    assert [row["step"] for row in rows] == [*range(0, 15, 2), 15]
+    assert [row["value"] for row in rows] == sorted(row["value"] for row in rows)
+
+
+def test_an_observer_that_refuses_is_not_swallowed(tmp_path):
+    def observe(model, out, **options):
+        raise RunDirectoryError(out, "the disk is full. Make room.", errno.ENOSPC)
+
+    with pytest.raises(RunDirectoryError, match="the disk is full") as caught:
+        train_tiny(tmp_path / "run", observe=observe)
+    assert (caught.value.folder, caught.value.errno) == (tmp_path / "run", errno.ENOSPC)
+    assert not (tmp_path / "run").exists()

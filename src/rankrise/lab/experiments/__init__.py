@@ -17,8 +17,6 @@ from rankrise.lab.experiments._execute import RunSummary as RunSummary
 from rankrise.lab.experiments._execute import execute_run as execute_run
 from rankrise.lab.experiments._execute import run_experiment as run_experiment
 from rankrise.lab.experiments._execute import summarise_run as summarise_run
-from rankrise.lab.experiments._experiment import SCALES as SCALES
-from rankrise.lab.experiments._experiment import Experiment as Experiment
 from rankrise.lab.experiments._plan import PlannedRun as PlannedRun
 from rankrise.lab.experiments._plan import Reproduction as Reproduction
 from rankrise.lab.experiments._plan import missing_data as missing_data
@@ -30,6 +28,8 @@ from rankrise.lab.experiments._registry import family_members as family_members
 from rankrise.lab.experiments._registry import find_experiment as find_experiment
 from rankrise.lab.experiments._registry import network_of as network_of
 from rankrise.lab.experiments._registry import scale_family as scale_family
+from rankrise.lab.experiments._spec import SCALES as SCALES
+from rankrise.lab.experiments._spec import Experiment as Experiment
 from rankrise.lab.experiments._spec import NamedSpec as NamedSpec
 from rankrise.lab.experiments._spec import from_json as from_json
 from rankrise.lab.experiments._spec import read_spec as read_spec

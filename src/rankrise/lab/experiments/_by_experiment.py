@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankrise.lab.experiments._experiment import SCALES, Experiment
 from rankrise.lab.experiments._plan import plan_reproduction
 from rankrise.lab.experiments._registry import experiments, family_members
-from rankrise.lab.experiments._spec import to_json
+from rankrise.lab.experiments._spec import SCALES, Experiment, to_json
 from rankrise.store import has_run
 
 if TYPE_CHECKING:
@@ -132,6 +131,6 @@ def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def _ordered(found: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
-    """In the order of `rankrise list`; experiments that are not registered come last."""
+    """Sort the runs in the order of `rankrise list`; experiments that are not registered come last."""
     names = [name for name in experiments() if name in found]
     return {name: found[name] for name in [*names, *(name for name in found if name not in names)]}

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from rankrise.lab.experiments._codec import choices
-from rankrise.lab.experiments._experiment import SCALES, Scale
 from rankrise.lab.experiments._registry import experiments, find_experiment
-from rankrise.lab.experiments._spec import NamedSpec, read_spec, run_folder, spec_hash
+from rankrise.lab.experiments._spec import SCALES, NamedSpec, Scale, read_spec, run_folder, spec_hash
 from rankrise.lab.experiments.kinds import Spec, kind_of
-from rankrise.lab.experiments.specs._reproduction import PARTS, Part
+from rankrise.lab.experiments.specs import PARTS, Part
 from rankrise.store import has_run, is_sealed, verify_run
 
 State = Literal["new", "unfinished", "done", "refused"]

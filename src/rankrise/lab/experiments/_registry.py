@@ -3,7 +3,7 @@
 import functools
 
 from rankrise.lab.experiments._codec import choices
-from rankrise.lab.experiments._experiment import Experiment
+from rankrise.lab.experiments._spec import Experiment
 from rankrise.lab.experiments.specs import ALL
 
 

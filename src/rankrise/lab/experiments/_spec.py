@@ -1,4 +1,6 @@
-"""Specs as JSON and on disk: their hash names the run, their folder is `<out>/<name>/<hash>`.
+"""Specs as JSON and on disk, and experiments, which are names for specs.
+
+The hash of a spec names its run; the folder of the run is `<out>/<name>/<hash>`.
 
 A spec holds everything that decides the numbers of a run and nothing else. The same spec is the same run wherever it is
 made, so its hash is the run's name on disk. Names and files may come from anyone, so both are checked strictly.
@@ -9,14 +11,17 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from rankrise.lab.experiments._codec import choices, decode, encode
 from rankrise.lab.experiments.kinds import Part, Spec, kind_named, kind_of
 
 SCHEMA_VERSION = 1
+Scale: TypeAlias = Literal["smoke", "small", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _MAX_BYTES = 1_000_000
 
@@ -135,6 +140,52 @@ def as_name(text: str) -> str:
     'my-first-vit'
     """
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("._-")[:64] or "run"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment at three scales: the same code with other values.
+
+    Args:
+        name: What `rankrise run` calls it; a folder below `out`.
+        title: One line for `rankrise list`.
+        shows: What to look at in its tables.
+        smoke: Embedded or synthetic data, seconds on a CPU.
+        small: Under an hour on a CPU.
+        paper: The paper's recipe, on a GPU.
+        family: The experiments that figures and claims compare with each other have one family: the flows of the toy at
+            several α, or a network at several initial scales. Empty for an experiment of no family.
+        variant_of: The experiment that this one changes in one respect; empty if there is none.
+
+    Family and variant are fields of the experiment and not of its specs, so that they do not enter the hash of a run.
+    """
+
+    name: str
+    title: str
+    shows: str
+    smoke: Spec
+    small: Spec
+    paper: Spec
+    family: str = ""
+    variant_of: str = ""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+
+    @property
+    def specs(self) -> dict[Scale, Spec]:
+        """The specs by scale."""
+        return {"smoke": self.smoke, "small": self.small, "paper": self.paper}
+
+    def spec(self, scale: str) -> Spec:
+        """The spec of one scale.
+
+        Raises:
+            ValueError: There is no such scale.
+        """
+        if scale not in SCALES:
+            raise ValueError(f"`scale` must be a known one; got {scale!r}. {choices(scale, SCALES)}")
+        return self.specs[scale]
 
 
 def run_folder(out: str | os.PathLike[str], name: str, spec: Spec) -> Path:

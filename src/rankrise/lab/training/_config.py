@@ -1,4 +1,4 @@
-"""How to train: a frozen value made of JSON values, so that a run's spec can hold it."""
+"""The recipe of a training: a frozen value made of JSON values, so that the spec of a run can hold it."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,7 +10,7 @@ Schedule = Literal["cosine", "constant"]
 Precision = Literal["fp32", "tf32", "bf16"]
 
 _LARGE = 10**9  # so that all steps of a run are fewer than 2⁶³
-_COUNTS = {  # at least, at most
+_COUNTS = {  # the smallest and the largest allowed value
     "epochs": (1, _LARGE),
     "batch_size": (1, _LARGE),
     "accumulate": (1, _LARGE),
@@ -23,29 +23,29 @@ _COUNTS = {  # at least, at most
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A recipe; the defaults are the paper's for CIFAR, less its 15 epochs of warm-up.
+    """A recipe; the defaults are those of the paper for CIFAR, without its 15 epochs of warm-up.
 
     Args:
-        epochs: Passes over the training data.
-        batch_size: Samples of an optimiser step, over all processes.
+        epochs: Number of passes over the training data.
+        batch_size: Number of samples of an optimiser step, over all processes.
         optimiser: "adam", "adamw" or "sgd".
-        learning_rate: At its highest.
-        betas: Of Adam and AdamW.
-        momentum: Of SGD.
-        weight_decay: On every parameter; decoupled for AdamW, added to the gradient otherwise.
-        warmup_epochs: Linear warm-up; need not be whole.
+        learning_rate: The highest learning rate, which the warm-up ends at.
+        betas: The two decay rates of Adam and AdamW.
+        momentum: The momentum of SGD.
+        weight_decay: Applied to every parameter; decoupled for AdamW, added to the gradient otherwise.
+        warmup_epochs: Length of the linear warm-up; need not be whole.
         schedule: "cosine" to zero over the length of the run, or "constant".
-        precision: "fp32"; "tf32", matrix products on a GPU in TF32; "bf16", by autocast, weights and optimiser in
-            float32.
-        accumulate: Pieces a batch is cut into, to save memory; their gradients are added up.
-        clip_norm: Largest norm of the gradient.
-        track_every: Steps between measurements of the ranks; step 0 and the last are measured too.
-        num_spectra: Measurements of whole spectra, over the run; at most 100,000.
-        evaluate_every: Epochs between tests; the last epoch is tested too.
-        seed: Of the order of the data, of the augmentation, and of what the model draws (dropout).
+        precision: "fp32"; "tf32" for matrix products on a GPU in TF32; "bf16" for autocast, which keeps the weights and
+            the optimiser in float32.
+        accumulate: Number of pieces that a batch is cut into to save memory; their gradients are added up.
+        clip_norm: Largest norm of the gradient; None does not clip.
+        track_every: Steps between measurements of the ranks; step 0 and the last step are measured too.
+        num_spectra: Number of measurements of whole spectra over the run; at most 100,000.
+        evaluate_every: Epochs between tests; the model is tested after the last epoch too.
+        seed: Seed of the order of the data, of the augmentation, and of what the model draws (dropout).
 
     Raises:
-        ValueError: A value out of its range; names it.
+        ValueError: A value is out of its range; the message names it.
 
     >>> TrainingConfig(epochs=5).schedule
     'cosine'

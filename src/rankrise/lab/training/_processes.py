@@ -1,9 +1,13 @@
-"""The processes that train together: one, or those `torchrun` started, by its environment variables."""
+"""What reaches a training from outside: the other processes that `torchrun` started, and signals."""
 
 import contextlib
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -11,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 AGREE_EVERY = 10  # steps between agreements on whether to stop
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among the others. Alone, every method is free."""
+    """This process among those that train together. For a process that is alone, every method costs nothing."""
 
     rank: int = 0
     world_size: int = 1
@@ -27,33 +32,33 @@ class Processes:
         return self.rank == 0
 
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The model with gradients averaged over the processes."""
+        """Return the model with gradients averaged over the processes."""
         if self.world_size == 1:
             return model
         ids = [device] if device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
 
     def synced(self, network: nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[None]:
-        """Where a piece of a batch runs: only the last one's backward pass sends gradients."""
+        """Return the region in which a piece of a batch runs: only the last piece sends its gradients."""
         if isinstance(network, DistributedDataParallel) and not is_last:
             return network.no_sync()
         return contextlib.nullcontext()
 
     def reduce_metrics(self, metrics: Tensor) -> Tensor:
-        """(mean loss, number correct) over all, from those of every process."""
+        """Turn (mean loss, number correct) of every process into those over all processes."""
         if self.world_size > 1:
             dist.all_reduce(metrics)
             metrics[0] /= self.world_size
         return metrics
 
     def add_up(self, totals: Tensor) -> Tensor:
-        """The sum over the processes."""
+        """Return the sum over the processes."""
         if self.world_size > 1:
             dist.all_reduce(totals)
         return totals
 
     def most(self, value: int) -> int:
-        """The largest of the values of all processes; all must ask."""
+        """Return the largest value among all processes; every process must call this."""
         if self.world_size == 1:
             return value
         shared = torch.tensor(value)
@@ -63,7 +68,7 @@ class Processes:
 
 @contextlib.contextmanager
 def joined(device: torch.device) -> Iterator[Processes]:
-    """Join the others if `torchrun` started some, and part from them at the end if they were joined here."""
+    """Join the other processes if `torchrun` started some, and part from them at the end if they were joined here."""
     is_ours = not dist.is_initialized()
     if is_ours and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Processes()
@@ -81,11 +86,11 @@ def joined(device: torch.device) -> Iterator[Processes]:
 
 
 def _initialise(backend: str) -> None:
-    """Meet the others under a name that this start of them has for itself.
+    """Meet the other processes under a name that is used by this start only.
 
-    On one host, `torchrun` keeps one store over all restarts (torch 2.13): a process that reads there the address of a
-    dead one before the living has written its own waits half an hour. Over several hosts the count of restarts is not
-    the same on all, so it is left as it is.
+    On one host, `torchrun` keeps one store over all restarts (torch 2.13). A process that finds the address of a dead
+    process there, before the living one has written its own, waits half an hour. Over several hosts the count of
+    restarts differs from host to host, so the store is used as it is.
     """
     store, rank, world_size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
@@ -94,7 +99,7 @@ def _initialise(backend: str) -> None:
 
 
 def choose_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for; else the GPU of this process, or the CPU.
+    """Return the device asked for; without a wish, the GPU of this process, or the CPU.
 
     Raises:
         ValueError: There is no such device.
@@ -110,3 +115,30 @@ def choose_device(device: torch.device | str | None) -> torch.device:
     if chosen.type == "cuda" and chosen.index is None:
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
     return chosen
+
+
+class StopRequest:
+    """SIGTERM and Ctrl-C ask training to end after its step; a second Ctrl-C ends it at once.
+
+    Inside the context, signals are noted instead of ending the process. Only the main thread gets signals.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number

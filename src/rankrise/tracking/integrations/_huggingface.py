@@ -23,7 +23,7 @@ class _Hooks:
 
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:
         if self.tracker is not None:
-            self.tracker.close(seal=False)  # of a training that was broken off
+            self.tracker.close(seal=False)  # the training before was broken off
         self.tracker = RankTracker(model, self._out, resume=state.global_step, **self._options)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -32,7 +32,7 @@ class _Hooks:
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: Any = None, **_: Any) -> None:
         if self.tracker is not None:
-            is_summary = "train_runtime" in (logs or {})  # of the whole training, at its end
+            is_summary = "train_runtime" in (logs or {})  # the trainer logs a summary of the whole training at its end
             numbers = {
                 k: v
                 for k, v in (logs or {}).items()
@@ -51,11 +51,11 @@ def huggingface_callback(out: str | os.PathLike[str], **options: Any) -> Any:
     """Return a `TrainerCallback` that tracks the model: `Trainer(..., callbacks=[huggingface_callback("runs/mine")])`.
 
     The tracker is built when training begins. If the trainer resumed from a checkpoint, the run goes on from its step.
-    What the trainer logs is recorded as well, less its summaries at the end (`train_…`).
+    What the trainer logs is recorded as well, except its summaries at the end (`train_…`).
 
     Args:
         out: The run directory.
-        options: Of `RankTracker`; not `resume`, which the trainer knows.
+        options: Options of `RankTracker`, except `resume`, which the trainer knows.
     """
     base = importlib.import_module("transformers").TrainerCallback
     return type("RankTrackerCallback", (_Hooks, base), {})(out, options)

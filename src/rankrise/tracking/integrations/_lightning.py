@@ -60,7 +60,7 @@ def lightning_callback(out: str | os.PathLike[str], **options: Any) -> Any:
 
     Args:
         out: The run directory.
-        options: Of `RankTracker`; not `resume`, which the trainer knows.
+        options: Options of `RankTracker`, except `resume`, which the trainer knows.
     """
     imported = [name for name in _NAMESPACES if name in sys.modules] or _NAMESPACES[:1]
     bases = tuple(importlib.import_module(name).Callback for name in imported)

@@ -1,13 +1,15 @@
-"""Values only: what every experiment is made of. A variant is `replace(BASE, ...)`."""
+"""Values only: what every experiment is made of, in the order of `rankrise list`."""
 
-from rankrise.lab.experiments.specs import _cifar, _digits, _images, _text, _theory, _toy, _variants
+from rankrise.lab.experiments.specs import _networks, _toys
+from rankrise.lab.experiments.specs._reproduction import PARTS as PARTS
+from rankrise.lab.experiments.specs._reproduction import Part as Part
 
 ALL = (
-    *_digits.EXPERIMENTS,
-    *_theory.EXPERIMENTS,
-    *_toy.EXPERIMENTS,
-    *_cifar.EXPERIMENTS,
-    *_images.EXPERIMENTS,
-    *_text.EXPERIMENTS,
-    *_variants.EXPERIMENTS,
+    *_networks.DIGITS,
+    *_toys.THEORY,
+    *_toys.HEAD,
+    *_networks.CIFAR,
+    *_networks.IMAGES,
+    *_networks.TEXT,
+    *_networks.VARIED,
 )

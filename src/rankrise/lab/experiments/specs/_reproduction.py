@@ -1,14 +1,15 @@
 """Which experiments `rankrise reproduce` runs at each scale, in which order, with how many seeds.
 
-What needs no download comes first; at `paper` the paper's networks do. At `smoke` the digits are trained with the
-network of scale `small` for 15 epochs, some ten seconds each: two layers on 64 images would show nothing.
-At `small` the variants are those on digits: on CIFAR-10 they would take the plan over an hour on two cores.
+Experiments that need no download come first; at `paper` the paper's networks come first. At `smoke` the digits are
+trained with the network of scale `small` for 15 epochs, some ten seconds each, because two layers on 64 images would
+show nothing. At `small` only the digits have variants, because those on CIFAR-10 would make the plan take over an hour
+on two cores.
 """
 
 from dataclasses import dataclass, replace
 
-from rankrise.lab.experiments._experiment import Scale
-from rankrise.lab.experiments.specs import _theory, _variants
+from rankrise.lab.experiments._spec import Scale
+from rankrise.lab.experiments.specs import _networks, _toys
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,11 @@ class Part:
     """One experiment of a reproduction.
 
     Args:
-        name: Of the experiment.
-        scale: Of its spec.
-        seeds: Of its runs; none for the one of its spec.
-        epochs: In place of the spec's.
-        by_hand: Why it is not run here, though used when it is done; empty when it is run.
+        name: The name of the experiment.
+        scale: The scale of its spec.
+        seeds: The seeds of its runs; if there are none, the seed of the spec.
+        epochs: Replaces the epochs of the spec.
+        by_hand: Why the experiment is not run by `rankrise reproduce`, which uses it when it is done; empty if it is.
     """
 
     name: str
@@ -31,10 +32,10 @@ class Part:
 
 
 _THREE = (0, 1, 2)
-_TWELVE = tuple(range(12))  # coordinates leave the support in some tasks only
-_TOY = tuple(experiment.name for experiment in _theory.EXPERIMENTS)
+_TWELVE = tuple(range(12))  # because coordinates leave the support in some tasks only
+_TOY = tuple(experiment.name for experiment in _toys.THEORY)
 _FACTORS = ("1", "0.3", "0.1", "0.03")
-_CHANGES = tuple(_variants.VARIANTS)
+_CHANGES = tuple(_networks.VARIANTS)
 
 
 def _toy(scale: Scale, seeds: tuple[int, ...] = (), more: dict[str, tuple[int, ...]] | None = None) -> tuple[Part, ...]:

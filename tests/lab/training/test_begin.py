@@ -1,6 +1,7 @@
-"""A run that was cut off and resumed equals one that was not, bit for bit."""
+"""A run that was cut off and resumed equals one that was not, bit for bit; a finished one answers for its own model."""
 
 import dataclasses
+import shutil
 import signal
 
 import numpy as np
@@ -18,7 +19,7 @@ from tests.lab.training.tasks import (
 )
 
 from rankrise.lab.data import DataConfig, from_tensors, load_dataset
-from rankrise.lab.training import TrainingConfig, TrainingWarning, _checkpointer, train
+from rankrise.lab.training import TrainingConfig, TrainingWarning, _snapshot, load_weights, mean_loss, train
 from rankrise.store import Run, checkpoint_steps, is_sealed, load_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is started over.*:rankrise.tracking.TrackingWarning")
@@ -63,8 +64,6 @@ def test_how_often_it_is_saved_changes_nothing(tmp_path):
 
 
 def test_regression(tmp_path):
-    from rankrise.lab.training._losses import mean_loss
-
     class Head(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -164,10 +163,10 @@ def test_stopped_twice_keeps_the_scores(tmp_path):
 
 def test_rows_are_on_the_disk_before_a_checkpoint(tmp_path, monkeypatch):
     done = []
-    sync, save = Run.sync, _checkpointer.save_checkpoint
+    sync, save = Run.sync, _snapshot.save_checkpoint
     monkeypatch.setattr(Run, "sync", lambda run: (done.append("sync"), sync(run))[1])
     monkeypatch.setattr(
-        _checkpointer, "save_checkpoint", lambda folder, state: (done.append(state.step), save(folder, state))[1]
+        _snapshot, "save_checkpoint", lambda folder, state: (done.append(state.step), save(folder, state))[1]
     )
     train_tiny(tmp_path, dataclasses.replace(RECIPE, num_spectra=0), checkpoint_every=4)
     assert done == ["sync", 4, "sync", 8, "sync", 12, "sync", 15]
@@ -261,3 +260,68 @@ def test_device_that_is_not_here(tmp_path):
 def test_spec_that_is_no_json(tmp_path):
     with pytest.raises(ValueError, match=r"`spec` must go through JSON; Object of type Tensor"):
         train_tiny(tmp_path / "run", spec={"w": torch.ones(1)})
+
+
+# Finished runs
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    model = tiny_model()
+    return folder, model, train_tiny(folder, model=model)
+
+
+def test_trained_weights_are_loaded(finished):
+    folder, trained, first = finished
+    model = tiny_model()
+    again = train_tiny(folder, model=model)
+    assert (again.status, again.step, again.test_loss) == ("finished", first.step, first.test_loss)
+    for name, tensor in trained.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor)
+
+
+def test_load_weights(finished):
+    folder, trained, _ = finished
+    model = tiny_model(seed=5)
+    model.load_state_dict(load_weights(folder))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), trained.parameters(), strict=True))
+
+
+def test_load_weights_of_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"must hold a good checkpoint; it has none\.$"):
+        load_weights(tmp_path)
+
+
+def test_other_models_are_refused(finished):
+    folder, trained, _ = finished
+    name = "'encoder.layers.0.self_attn.in_proj_weight'"
+    for model in (tiny_model(seed=1), trained):
+        with pytest.raises(ValueError, match=rf"weights that the finished run in .* began with; .* weights in {name}"):
+            train_tiny(folder, model=model)
+    with pytest.raises(ValueError, match=rf"began with; it has no {name}\. Build it as before, or choose another"):
+        train_tiny(folder, model=torch.nn.Linear(3, 3))
+    wider = tiny_model()
+    wider.classifier = torch.nn.Linear(8, 11)
+    with pytest.raises(ValueError, match=r"tensors of the checkpoint at step 15; 'classifier.bias' differs"):
+        train_tiny(folder, model=wider)
+
+
+def test_other_data_than_that_of_a_finished_run_is_refused(finished):
+    folder = finished[0]
+    with pytest.raises(ValueError, match=r"must have the data it began with; its samples are others\. Restore"):
+        train_tiny(folder, data=tiny_data(seed=1))
+
+
+def test_deleted_checkpoint_is_said(finished, tmp_path):
+    folder, _, first = finished
+    copy = shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(copy / "checkpoints")
+    model = tiny_model()
+    with pytest.warns(
+        TrainingWarning, match=r"^The run in .* has no checkpoint any more, so `model` keeps its initial"
+    ):
+        again = train_tiny(copy, RECIPE, model=model)
+    assert again.test_loss == first.test_loss
+    assert checkpoint_steps(copy) == []
+    assert torch.equal(model.classifier.weight, tiny_model().classifier.weight)

@@ -1,11 +1,12 @@
-"""The paper's toy as the theory has it: the flow at six α, its limit, full matrices, perturbations, and optimisers."""
+"""The paper's toy: the flow at six α, its limit, full matrices, perturbations, optimisers; and a trained head."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rankrise.lab.experiments._experiment import Experiment
+from rankrise.lab.data import DataConfig
+from rankrise.lab.experiments._spec import Experiment
 from rankrise.lab.experiments.kinds import (
     DescentSpec,
     FlowSpec,
@@ -14,7 +15,11 @@ from rankrise.lab.experiments.kinds import (
     StagesSpec,
     TheorySpec,
     ToyTask,
+    TrainingSpec,
 )
+from rankrise.lab.experiments.specs._networks import varied
+from rankrise.lab.models import ToyHeadConfig
+from rankrise.lab.training import TrainingConfig
 
 LOG10_ALPHAS = (-1, -2, -4, -8, -16, -32)
 _BESIDE = -8  # log10 α of the variants
@@ -39,7 +44,7 @@ class _Size:
 
 
 def steps_to(t_end: float, log10_alpha: float, rate: float) -> int:
-    """Of descent, to a rescaled time."""
+    """Return the number of steps of descent to a rescaled time."""
     return math.ceil(t_end * -log10_alpha * math.log(10) / rate)
 
 
@@ -106,7 +111,7 @@ def _adam() -> Experiment:
     )
 
 
-EXPERIMENTS = (
+THEORY = (
     _stages(
         "toy-stages",
         "Algorithm 1 on the toy: the limit α → 0 of the flow",
@@ -154,5 +159,46 @@ EXPERIMENTS = (
             learning_rate=_NOISE_RATE,
             num_steps=steps_to(_NOISE_END, -2, _NOISE_RATE),
         ),
+    ),
+)
+
+
+# A head with full matrices learns from a teacher, by plain gradient descent from small weights
+
+_HEAD_SMALL = TrainingSpec(
+    data=DataConfig("teacher", samples=200, tokens=10, dim=10, num_test=100),
+    model=ToyHeadConfig(dim=10, head_dim=10, init_scale=1e-3),
+    training=TrainingConfig(
+        epochs=3000,
+        batch_size=200,  # all samples: every step is one of gradient descent
+        optimiser="sgd",
+        learning_rate=0.01,
+        schedule="constant",
+        track_every=10,
+        num_spectra=100,
+        evaluate_every=200,
+    ),
+)
+_HEAD_SMOKE = varied(
+    _HEAD_SMALL,
+    data={"samples": 50, "dim": 4, "num_test": 20},
+    model={"dim": 4, "head_dim": 4},
+    training={"epochs": 60, "batch_size": 50, "num_spectra": 5, "evaluate_every": 20},
+)
+_HEAD_PAPER = varied(  # 1000 samples of 10 tokens of dimension 50
+    _HEAD_SMALL,
+    data={"samples": 1000, "dim": 50, "num_test": 200},
+    model={"dim": 50, "head_dim": 50},
+    training={"epochs": 20_000, "batch_size": 1000, "track_every": 50},
+)
+
+HEAD = (
+    Experiment(
+        name="toy-matrix-head",
+        title="A head with full matrices on the teacher task, by descent",
+        shows="singular values of both products are learned one after another",
+        smoke=_HEAD_SMOKE,
+        small=_HEAD_SMALL,
+        paper=_HEAD_PAPER,
     ),
 )
