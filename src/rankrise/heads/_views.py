@@ -45,8 +45,8 @@ class LowRankUpdate:
 class NormGain:
     """What the norm before attention does to a weight W that reads it, apart from dividing by the token's size.
 
-    The norm hands on `g ⊙ C x / size(x)`, with C = I − 11ᵀ/d for LayerNorm and C = I for RMSNorm. On the
-    residual stream itself `C diag(g) W` acts therefore; the division and the norm's bias are left out.
+    The norm hands on `g ⊙ C x / size(x)`, with C = I − 11ᵀ/d for LayerNorm and C = I for RMSNorm. The weight that acts
+    on the residual stream itself is therefore `C diag(g) W`; the division and the norm's bias are left out.
 
     >>> fold = NormGain("ln.weight", centred=True)
     >>> fold(torch.eye(2)[None], torch.tensor([2.0, 4.0])).tolist()
@@ -58,7 +58,7 @@ class NormGain:
     offset: float = 0.0  # Gemma stores g − 1
 
     def __call__(self, weight: Tensor, gain: Tensor) -> Tensor:
-        """`C diag(g) W` in float64, for weights (..., d, r)."""
+        """Return `C diag(g) W` in float64, for weights (..., d, r)."""
         if gain.shape != weight.shape[-2:-1]:
             raise ValueError(
                 f"The gain {self.parameter!r} must have one entry for each of the {weight.shape[-2]} inputs "

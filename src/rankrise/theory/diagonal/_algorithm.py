@@ -288,7 +288,7 @@ class _Run:
         return settle(self.net, start, logs=self.clock.logs(start), scale=self.scale, saddles=saddles)
 
     def _size_at_start(self, group: Index) -> float:
-        """Return |q| from which winners start phase B: the threshold, or in the limit far below where they will rest."""
+        """Return |q| from which winners start phase B: the threshold, or in the limit far below where they rest."""
         if not self.clock.limit:
             return self.clock.threshold
         column = self.net.hessian_columns(torch.from_numpy(self.q), group[:1].tolist())

@@ -58,7 +58,7 @@ class StageTimes:
 
     @property
     def prediction_errors(self) -> Tensor:
-        """Largest relative error of the prediction at each α, (n,), over times that both give; NaN if there are none."""
+        """Largest relative error of the prediction at each α, (n,), over times that both give; NaN for none."""
         if not self.coordinates:
             return torch.full((len(self.log10_alphas),), torch.nan, dtype=torch.float64)
         errors = (self.predicted / self.measured - 1).abs()

@@ -165,7 +165,7 @@ def minimum_constant(products: Array, hessian: Array) -> float:
 
 
 def winner_gap(delta: Array, tied: Index) -> tuple[float, int | None]:
-    """Return (Δ₂ - Δ₁) / Δ₁ and the second coordinate; 0 and the second of the group in a tie.
+    """Return (Δ₂ - Δ₁) / Δ₁ and the second coordinate; in a tie, 0 and the second coordinate of the group.
 
     >>> winner_gap(np.array([1.0, np.inf, 1.5]), np.array([0]))
     (0.5, 2)
