@@ -40,7 +40,7 @@ def stages(
         float | None, typer.Option(help="Rescaled time at which everything ends [default: past all]")
     ] = None,
     predict: Annotated[bool, typer.Option(help="Also predict the run at each α, by the finite-α form.")] = True,
-    max_stages: Annotated[int | None, typer.Option(help="Stop Algorithm 1 after so many stages.")] = None,
+    max_stages: Annotated[int | None, typer.Option(help="Stop Algorithm 1 after this many stages.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for stages.csv, times.csv and stages.json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:

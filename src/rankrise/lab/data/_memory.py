@@ -266,7 +266,7 @@ def from_tensors(
         num_classes: Number of classes or size of the vocabulary; if None, one more than the largest label or token.
 
     Raises:
-        ValueError: If a dtype or a shape is wrong, a split is empty, or a label is out of range; the message says which.
+        ValueError: If a dtype or shape is wrong, a split is empty, or a label is out of range; the message says which.
 
     >>> images, labels = torch.randn(100, 1, 8, 8), torch.arange(100) % 10
     >>> dataset = from_tensors((images[:80], labels[:80]), (images[80:], labels[80:]), task="classify")
