@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -155,11 +156,17 @@ def steps_ms(step: Callable[[], None], device: str, *, num_steps: int) -> float:
 
 
 def leave_out_the_store() -> None:
-    """Without pyarrow: numbers and directions still travel to the CPU, but no row is made and no file written."""
-    from rankrise.tracking import _recorder, _tracked_run, _tracker
+    """Without pyarrow: numbers and directions still travel to the CPU, but no row is made and no file written.
+
+    Stand-ins replace pyarrow and the functions of `rankrise.store`. The tracker takes them from there when it is first
+    imported, so this must come before the first use of `rr.RankTracker`.
+    """
+    from rankrise import store
+
+    assert "rankrise.tracking" not in sys.modules
 
     class NoRun:
-        initial_path = None
+        initial_path, last_measured, dropped, is_ours = None, -1, (0, -1), True
 
         def last_directions(self) -> dict[str, Tensor]:
             return {}
@@ -168,7 +175,10 @@ def leave_out_the_store() -> None:
             for tensor in tensors.values():
                 tensor.cpu()
 
-        def append(self, block: object, *, sync: bool = False) -> None:
+        def append(self, block: object, *, sync: bool = False, is_late: bool = False) -> None:
+            pass
+
+        def sync(self) -> None:
             pass
 
         def seal(self) -> None:
@@ -177,15 +187,12 @@ def leave_out_the_store() -> None:
         def close(self) -> None:
             pass
 
-    class NoRows:
-        num_rows, nbytes = 1, 0
-
-        def __init__(self, step: int, scalars: object, readings: tuple[Any, ...] = ()) -> None:
-            for reading in readings:
-                reading.values.cpu().numpy()
-
-    _tracked_run.open_run = lambda *_, **__: NoRun()
-    _recorder.to_block = _tracker.to_block = NoRows
+    no_rows = SimpleNamespace(num_rows=1, nbytes=0)
+    for name, stand_in in (("create_run", NoRun()), ("rows", no_rows), ("scalar_rows", no_rows)):
+        setattr(store, name, lambda *_, stand_in=stand_in, **__: stand_in)
+    pyarrow: Any = ModuleType("pyarrow")
+    pyarrow.concat_batches = lambda blocks: no_rows
+    sys.modules["pyarrow"] = pyarrow
 
 
 def measure(device: str, *, rounds: int, stretch: int) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankrise.lab.experiments import TrainingSpec, read_spec
+from rankrise.lab.experiments import kind_of, read_spec
 from rankrise.lab.models import build_model
 from rankrise.store import copy_thin, has_run, is_sealed, load_run, load_spec, read_manifest, save_tensors
 from rankrise.tracking import initial_spectra
@@ -52,7 +52,7 @@ def thin_run(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> 
     origin = Path(source)
     table = load_run(origin)
     spec = read_spec(origin).spec
-    if isinstance(spec, TrainingSpec) and not read_manifest(origin).is_thin:
+    if kind_of(spec).is_network and not read_manifest(origin).is_thin:
         table = pa.concat_tables([_with_initial(origin, spec), *_kept(table)])
     return copy_thin(origin, target, _rounded(table))
 
@@ -88,7 +88,7 @@ def _thin_spectra(spectra: "pa.Table") -> "list[pa.Table]":
     ]
 
 
-def _with_initial(origin: Path, spec: TrainingSpec) -> "pa.Table":
+def _with_initial(origin: Path, spec: Any) -> "pa.Table":
     """Spectra before training; from the run, or from its weights built again and checked."""
     if (origin / "initial.safetensors").is_file():
         return initial_spectra(origin)

@@ -1,4 +1,4 @@
-"""The one exception to "imports only go down": methods of lower packages that reach `rankrise.view` when called."""
+"""The one exception to "imports only go down": what methods of lower packages call to reach `rankrise.view`."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def diff_page(diff: "Diff") -> str:
-    """The page of a diff of checkpoints, for `Diff.write_html`."""
+    """Return the page of a diff of checkpoints, for `Diff.write_html`."""
     from rankrise.view import diff_page as page
 
     return page(diff)

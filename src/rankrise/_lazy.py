@@ -10,11 +10,11 @@ from rankrise._arguments import did_you_mean
 def lazy_names(
     package: str, homes: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, some of whose public names load their module on first use.
+    """Return `__getattr__` and `__dir__` for a package, some of whose public names load their module on first use.
 
     Args:
         package: `__name__` of the package.
-        homes: Lazy names by the private module of the package that defines them.
+        homes: The lazy names that each private module of the package defines.
     """
     home = {name: module for module, names in homes.items() for name in names}
 

@@ -29,11 +29,14 @@ def diff(
         ),
     ],
     summary: Annotated[
-        bool, typer.Option("--summary", help="Only size, stable rank and floor: as fast as the files are read.")
+        bool,
+        typer.Option("--summary", help="Measure only size, stable rank and floor, as fast as the files can be read."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Match names and shapes, and stop.")] = False,
-    heads: Annotated[bool, typer.Option("--heads/--no-heads", help="Also every head's two circuits.")] = True,
-    num_heads: Annotated[int | None, typer.Option(help="Query heads, where no config.json tells.")] = None,
+    heads: Annotated[
+        bool, typer.Option("--heads/--no-heads", help="Also measure the two circuits of every head.")
+    ] = True,
+    num_heads: Annotated[int | None, typer.Option(help="Number of query heads, if no config.json states it.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="List unchanged weights and every head, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     parquet: Annotated[Path | None, typer.Option(help="Write all rows, with whole spectra, to this file.")] = None,
@@ -70,10 +73,10 @@ def diff(
 
 
 def existing(*paths: Path) -> None:
-    """Refuse a path where nothing is before torch is imported, so that a mistyped path is answered at once.
+    """Refuse a path that does not exist. Call this before importing torch, so that a mistyped path is answered at once.
 
     Raises:
-        FileNotFoundError: Nothing is there.
+        FileNotFoundError: One of the paths does not exist.
     """
     for path in paths:
         if not os.path.lexists(path):
@@ -113,7 +116,7 @@ def _show_plan(plan: "Plan", as_json: bool) -> None:
 
 
 def _bar() -> "Callable[[Progress], None]":
-    """A bar, what is being read, and how long the rest will take at the pace so far."""
+    """Return a callback that shows a bar, the weight that is being read, and how long the rest will take."""
     report = progress()
 
     def show(state: "Progress") -> None:

@@ -1,4 +1,4 @@
-"""`rankrise env`: what this machine is, for bug reports and beside results."""
+"""`rankrise env`: the hardware and the versions of this machine, for bug reports and to keep beside results."""
 
 import json
 from typing import Annotated

@@ -22,7 +22,7 @@ def read_debug_flag() -> bool:
 
 
 def sentence(error: BaseException) -> str:
-    """The message of an exception on one line."""
+    """Return the message of an exception on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -35,7 +35,7 @@ def show(error: BaseException, *, about: str = "") -> None:
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Inside, a warning is one line on stderr, of the first process of a distributed run only."""
+    """Show warnings as one line on stderr; in a distributed run, only those of the first process."""
 
     def say(
         message: Warning | str,
@@ -54,5 +54,5 @@ def plain_warnings() -> Iterator[None]:
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that speaks: `torchrun` numbers its processes in `RANK`."""
+    """Whether this process writes to the terminal: the only one, or under `torchrun` the one whose `RANK` is 0."""
     return os.environ.get("RANK", "0") == "0"

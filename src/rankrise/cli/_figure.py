@@ -1,4 +1,4 @@
-"""`rankrise figure`: figures of the paper as files, from the runs that are there."""
+"""`rankrise figure`: the figures of the paper as files, drawn from finished runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ _FORMATS = ("svg", "png", "pdf", "csv")
 def figure(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="toy_scales, stable_rank_over_training, …; or all.")],
     experiment: Annotated[
-        list[str] | None, typer.Option(help="Of which network; repeatable. [default: every one that has runs]")
+        list[str] | None, typer.Option(help="Network to draw; repeatable. [default: every network that has runs]")
     ] = None,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="Folder of the files.")] = Path("figures"),
-    formats: Annotated[str, typer.Option("--format", help="Of svg, png, pdf, csv.")] = "svg,png,csv",
+    formats: Annotated[str, typer.Option("--format", help="One or more of svg, png, pdf, csv.")] = "svg,png,csv",
     scale: Annotated[
         Scale | None,
         typer.Option(help="Only runs of `reproduce` at this scale. [default: the largest there is]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of lines.")] = False,
 ) -> None:
-    """Draw figures of finished runs; nothing is trained. Each is also written as the numbers behind it."""
+    """Draw figures of finished runs; nothing is trained. The numbers behind each figure are written too."""
     kinds = _kinds(formats)
     folder(out, "--out")
     from rankrise.lab.experiments import runs_by_experiment
@@ -40,7 +40,7 @@ def figure(
     try:
         wanted = list(figure_ids()) if ids == ["all"] else list(dict.fromkeys(ids))
         for figure_id in wanted:
-            takes_experiment(figure_id)  # refuses an unknown one
+            takes_experiment(figure_id)  # refuses an unknown figure
     except ValueError as error:
         raise typer.BadParameter(sentence(error)) from error
     found = runs_by_experiment(runs, scale=None if scale is None else scale.value)
@@ -91,10 +91,10 @@ def _check_experiments(names: Sequence[str], found: Mapping[str, Sequence[Path]]
 
 
 def _figures(ids: Sequence[str], experiments: Sequence[str], found: Mapping[str, Sequence[Path]]) -> "list[FigureData]":
-    """Those that were asked for; where no network was named, of every network that has the runs.
+    """Return the figures that were asked for; if no network was named, those of every network that has the runs.
 
     Raises:
-        ValueError: One cannot be made, and says what to run.
+        ValueError: A figure cannot be made; the message says which experiment to run.
     """
     from rankrise.lab.figures import build_figure, build_figures, takes_experiment
 

@@ -1,4 +1,4 @@
-"""`rankrise list`: every experiment, whether its data is at hand, and what is done."""
+"""`rankrise list`: every experiment, whether its data is found, and how many of its runs are finished."""
 
 import json
 from pathlib import Path
@@ -70,5 +70,5 @@ def _count_done(folder: Path) -> int:
 def _is_readable_and(holds: Any, path: Path) -> bool:
     try:
         return bool(holds(path))
-    except (OSError, ValueError):  # a damaged run is not a done one
+    except (OSError, ValueError):  # a damaged run does not count as done
         return False

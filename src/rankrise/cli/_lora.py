@@ -1,4 +1,4 @@
-"""`rankrise lora`: which rank each module needs, and the adapter."""
+"""`rankrise lora`: which rank each module needs, and the adapter with those ranks."""
 
 import json
 import time
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 Energy = Annotated[float | None, typer.Option(help="Share of its change that every module keeps [default: 0.95]")]
 Rank = Annotated[int | None, typer.Option(help="The same rank for every module.")]
-Error = Annotated[float | None, typer.Option(help="Relative error over all modules, with few parameters.")]
-Budget = Annotated[int | None, typer.Option(help="Parameters in all, spent where they capture most.")]
+Error = Annotated[
+    float | None, typer.Option(help="Reach this relative error over all modules with as few parameters as possible.")
+]
+Budget = Annotated[int | None, typer.Option(help="Number of parameters in all, spent where they capture most.")]
 Snap = Annotated[bool, typer.Option("--snap", help="Ranks among 8, 16, 32, 64.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
@@ -29,16 +31,18 @@ def lora(
     rank: Rank = None,
     error: Error = None,
     budget: Budget = None,
-    floor: Annotated[bool, typer.Option("--floor", help="Every direction that rounding cannot have made.")] = False,
+    floor: Annotated[
+        bool, typer.Option("--floor", help="Keep every direction that rounding cannot have made.")
+    ] = False,
     snap: Snap = False,
     save: Annotated[
         list[str] | None, typer.Option(help="Module to write whole: an embedding, a norm; 'all'. Repeatable.")
     ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Exact decompositions, not randomised ones.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare logits, by transformers and peft.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Use exact decompositions, not randomised ones.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare logits, with transformers and peft.")] = False,
     tokens: Annotated[str | None, typer.Option(help="Token ids for --verify: 1,2,3 [default: random]")] = None,
-    dtype: Annotated[str, typer.Option(help="Of the adapter: float32, bfloat16, float16.")] = "float32",
-    steps: Annotated[int | None, typer.Option(help="Of a tracked run: use its first so many steps.")] = None,
+    dtype: Annotated[str, typer.Option(help="Dtype of the adapter: float32, bfloat16, float16.")] = "float32",
+    steps: Annotated[int | None, typer.Option(help="Use only this many first steps of a tracked run.")] = None,
     device: Annotated[str, typer.Option(help="Where matrices are decomposed.")] = "cpu",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop after the checks that need no weights.")] = False,
     allow_torch_load: Annotated[
@@ -48,8 +52,8 @@ def lora(
 ) -> None:
     """Tell which LoRA rank each module needs, and write the adapter that carries the change.
 
-    The adapter is written whole or not at all, read back, and its error reported for every module. With a run directory
-    of the tracker instead of two models: advice from its first steps.
+    The adapter is written whole or not at all. It is then read back, and its error is reported for every module. With
+    a run directory of the tracker instead of two models, the command gives advice from the first steps of that run.
     """
     rules: dict[str, Any] = {"energy": energy, "rank": rank, "error": error, "budget": budget, "snap": snap}
     if tuned is None:
@@ -81,7 +85,7 @@ def lora(
 
 
 def show_extraction(done: "Extraction", *, as_json: bool) -> None:
-    """Tables or JSON on stdout, what was written on stderr."""
+    """Print tables or JSON on stdout, and the folder that was written on stderr."""
     if as_json:
         typer.echo(json.dumps(done.to_json(), indent=1, allow_nan=False))
     else:
@@ -106,7 +110,7 @@ def _text(done: "Extraction") -> str:
     lines += [f"note: {note}" for note in done.notes]
     if done.advice.gap:
         lines.append(f"note: other ranks within the budget might keep up to {done.advice.gap:.2g} more of the change")
-    lines += done.preflight.text().splitlines()[1:]  # without the count of what matched
+    lines += done.preflight.text().splitlines()[1:]  # the first line counts the modules that matched
     if done.unchanged:
         lines.append(f"unchanged, left out: {len(done.unchanged)} tensors")
     if done.saved:
@@ -148,7 +152,7 @@ def _percent(value: float) -> str:
 
 
 def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
-    """The rule, the table, the curve; last, what a training takes."""
+    """Return the rule, the table of ranks, the error curve, and last the arguments that a training takes."""
     from rankrise.checkpoints.files import show
 
     rows = [

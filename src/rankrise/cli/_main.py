@@ -1,6 +1,6 @@
 """The entry point: the list of commands, and how a failure reaches the user.
 
-Exit codes: 0 finished, 1 failed, 2 usage. No traceback without `--debug`.
+Exit codes: 0 finished, 1 failed, 2 wrong usage. A traceback is shown only with `--debug`.
 """
 
 import sys
@@ -58,7 +58,7 @@ def main() -> None:
         with plain_warnings():
             app()
     except SystemExit as end:
-        if _is_interruption(end):  # typer turns Ctrl-C into exit code 130 without a word
+        if _is_interruption(end):  # typer turns Ctrl-C into exit code 130 and prints nothing
             typer.echo("rankrise: stopped by the user.", err=True)
         raise
     except Exception as error:
@@ -69,6 +69,6 @@ def main() -> None:
 
 
 def _is_interruption(end: BaseException) -> bool:
-    """Whether Ctrl-C is what an exit goes back to."""
+    """Whether an exit was caused by Ctrl-C."""
     cause = end.__cause__ or end.__context__
     return isinstance(end, KeyboardInterrupt) or (cause is not None and _is_interruption(cause))

@@ -10,7 +10,7 @@ import typer
 
 
 def table(rows: Sequence[Mapping[str, object]], *, left: Collection[str] = ()) -> str:
-    """Columns under the keys of the first row, right-aligned but for those named `left`; empty for no rows."""
+    """Return rows as text under the keys of the first row. Columns in `left` are left-aligned, others right-aligned."""
     if not rows:
         return ""
     keys = list(rows[0])
@@ -30,7 +30,7 @@ def _cell(value: object) -> str:
 
 
 def progress() -> Callable[[str], None]:
-    """Lines on stderr, at most one a second; on a terminal each overwrites the one before."""
+    """Return a function that writes lines to stderr, at most one a second; on a terminal each overwrites the last."""
     last = time.monotonic()
     on_terminal = sys.stderr.isatty()
 
@@ -44,10 +44,10 @@ def progress() -> Callable[[str], None]:
 
 
 def file(path: Path, option: str) -> None:
-    """Refuse a place where no file can be written, before anything is measured.
+    """Refuse a path where no file can be written. Call this before any work is done for the file.
 
     Raises:
-        typer.BadParameter: It is a folder, or its folder is not there or not writable.
+        typer.BadParameter: The path is a folder, or its folder does not exist or is not writable.
     """
     above = path.absolute().parent
     if path.is_dir():
@@ -59,10 +59,10 @@ def file(path: Path, option: str) -> None:
 
 
 def folder(path: Path, option: str) -> None:
-    """Refuse a file where a folder is wanted, or in its way, before anything is done.
+    """Refuse a folder if the path, or a part of it, is a file. Call this before any work is done for the folder.
 
     Raises:
-        typer.BadParameter: It is one.
+        typer.BadParameter: The path, or a part of it, is a file.
     """
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():

@@ -1,4 +1,4 @@
-"""`rankrise report`: figures, claims and the page, from the runs that are there."""
+"""`rankrise report`: figures, claims and the page, made from finished runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ def report(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim fails.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Write the report of finished runs; nothing is trained. Works on results/runs of the repository as well."""
+    """Write the report of finished runs; nothing is trained. It also works on results/runs of the repository."""
     folder(out, "--out")
     from rankrise.lab.experiments import runs_by_experiment, unread_runs
 

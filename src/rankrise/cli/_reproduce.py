@@ -31,7 +31,7 @@ def reproduce(
         Path | None, typer.Option(help="Folder of the data sets. [default: data]", envvar="RANKRISE_DATA")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
-    runs: Annotated[Path, typer.Option(help="Folder of the runs; what is done stays.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Folder of the runs; finished runs are kept.")] = Path("runs"),
     seeds: Annotated[
         int | None, typer.Option(min=1, max=100, help="Seeds of every network. [default: the plan's, 1 or 3]")
     ] = None,
@@ -42,10 +42,11 @@ def reproduce(
 ) -> None:
     """Run everything the paper's figures and claims need, draw the figures, judge the claims, write the report.
 
-    What is done is not done again, and what was cut off goes on: run the same command again after a stop, or at the
-    same time in a second shell, to share the work: who ends first waits for what the other is running. What has no
-    data is left out, and its claims are not tested. A run that fails or diverges does not keep the others from the
-    report, but the command then exits with 1. A claim that fails is a result, not a failure: see --strict.
+    A finished run is not repeated, and a run that was cut off goes on where it was: run the same command again after a
+    stop. Run it at the same time in a second shell to share the work; the process that ends first waits for the runs of
+    the other. An experiment without data is left out, and its claims are not tested. If a run fails or diverges, the
+    report still shows the others, but the command exits with 1. A claim that fails is a result, not a failure: see
+    --strict.
     """
     folder(runs, "--runs")
     folder(out, "--out")
@@ -63,7 +64,7 @@ def reproduce(
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """Inside, also between two trainings, Ctrl-C and SIGTERM end the command with a sentence."""
+    """Let Ctrl-C and SIGTERM end the command with a sentence, also between two trainings."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         typer.echo("rankrise: stopped; run the same command again to go on.", err=True)
@@ -100,7 +101,7 @@ def _carry_out(plan: "Reproduction", runs: Path, out: Path, device: str | None, 
 
 
 def _absent(plan: "Reproduction", attempts: "list[Attempt]") -> dict[str, str]:
-    """Why experiments have no run, with those that failed just now."""
+    """Return why experiments have no run, including those that failed just now."""
     ends = ("failed", "diverged")
     failed = {a.run.name: f"{a.run.name}/{a.run.hash} {a.fate}." for a in attempts if a.fate in ends}
     return {**failed, **plan.absences()}

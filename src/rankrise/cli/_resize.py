@@ -1,4 +1,4 @@
-"""`rankrise resize`: an adapter with the ranks it needs."""
+"""`rankrise resize`: an adapter again, with only the ranks that it needs."""
 
 from pathlib import Path
 from typing import Annotated

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything the runs say, and the page that shows it."""
+    """Figures and verdicts from the runs, and the page that shows them."""
 
     verdicts: "Sequence[Verdict]"
     gallery: "Gallery"
     page: Path
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return the results as JSON values."""
         return {
             "report": str(self.page),
             "claims": [verdict.to_json() for verdict in self.verdicts],
@@ -60,7 +60,7 @@ def write_results(
 
 
 def print_results(results: Results, *, as_json: bool, more: Mapping[str, Any] | None = None) -> None:
-    """Verdicts on stdout, the page's path as the last line on stderr."""
+    """Print verdicts on stdout, and the path of the page as the last line on stderr."""
     if as_json:
         typer.echo(json.dumps({**(more or {}), **results.to_json()}, indent=1, allow_nan=False))
     else:
@@ -69,6 +69,6 @@ def print_results(results: Results, *, as_json: bool, more: Mapping[str, Any] | 
 
 
 def exit_if_strict(results: Results, strict: bool) -> None:
-    """With `--strict`, a claim that fails is a failure."""
+    """Exit with 1 if `--strict` is given and a claim fails."""
     if strict and any(verdict.verdict == "fails" for verdict in results.verdicts):
         raise typer.Exit(1)

@@ -38,7 +38,9 @@ def run(
     seed: Annotated[
         list[str] | None, typer.Option(metavar="N|A-B", help="Seed, or a range of them; repeatable. [default: 0]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Other epochs than the spec's, for a quick look.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Number of epochs instead of the spec's, for a quick look.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data sets. [default: data]", envvar="RANKRISE_DATA")
     ] = None,
@@ -51,8 +53,8 @@ def run(
 ) -> None:
     """Train experiments, tracking every head, and print what came out.
 
-    What is done is skipped, what was cut off goes on where it was: run the same command again after a stop. Every run
-    is a folder whose spec.json is enough to repeat it. Works under torchrun.
+    A finished run is skipped, and a run that was cut off goes on where it was: run the same command again after a stop.
+    Every run is a folder whose spec.json is enough to repeat it. The command works under torchrun.
     """
     seeds = _seeds(seed or [])
     if not names and not spec:
@@ -76,7 +78,7 @@ def run(
 
 
 def _seeds(words: list[str]) -> list[int | None]:
-    """`["0-2", "7"]` to 0, 1, 2, 7; none given is the seed of the spec."""
+    """Return the seeds of words such as `["0-2", "7"]`, here 0, 1, 2, 7; without words, the seed of the spec."""
     seeds: list[int | None] = []
     for word in words:
         match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", word, flags=re.ASCII)
@@ -99,7 +101,7 @@ def _plan(
     data: Path | None,
     out: Path,
 ) -> "list[PlannedRun]":
-    """Every run that is asked for, once, looked at before the first begins."""
+    """Plan every run that is asked for, each once; all are checked before the first begins."""
     from rankrise.lab.experiments import find_experiment, plan_run, read_spec
 
     try:

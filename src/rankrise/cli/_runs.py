@@ -1,4 +1,4 @@
-"""Runs one after another, as a user sees them: results on stdout, the rest on stderr."""
+"""Execute runs one after another: results go to stdout, everything else to stderr."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rankrise.lab.experiments import PlannedRun, RunReport
     from rankrise.lab.training import Progress
 
-_SCORES = {  # of the last row of each, with how it is written
+_SCORES = {  # scores of the last row of each quantity, with their formats
     "train_loss": "train loss {:.4g}",
     "train_accuracy": "train accuracy {:.1%}",
     "test_loss": "test loss {:.4g}",
@@ -24,9 +24,9 @@ _SCORES = {  # of the last row of each, with how it is written
 
 
 def run_plans(plans: "Sequence[PlannedRun]", *, device: str | None, as_json: bool) -> int:
-    """Execute plans; a failure does not stop the others, a signal does. Returns the exit code.
+    """Execute plans and return the exit code. A failed run does not stop the others; a signal does.
 
-    In a distributed run (`RANK` is set by torchrun) only the first process speaks.
+    In a distributed run (torchrun sets `RANK`) only the first process prints.
     """
     from rankrise.lab.experiments import execute_run
 
@@ -63,7 +63,7 @@ def run_plans(plans: "Sequence[PlannedRun]", *, device: str | None, as_json: boo
 
 
 def describe(report: "RunReport") -> str:
-    """A few lines: scores, and the stable ranks of both circuits by layer."""
+    """Return a few lines: scores, and the stable ranks of both circuits by layer."""
     summary = report.summary
     scores = [text.format(summary.scalars[name]) for name, text in _SCORES.items() if name in summary.scalars]
     head = f"{report.name}/{report.hash}, seed {report.spec.seed}: " + ", ".join([f"step {summary.step}", *scores])
@@ -89,7 +89,7 @@ def _intention(plan: "PlannedRun") -> str:
 
 @contextlib.contextmanager
 def _progress(is_wanted: bool) -> "Iterator[Progress | None]":
-    """A bar or lines on stderr; closed whatever happens."""
+    """Show a bar or lines on stderr, which are closed on every exit."""
     from rankrise.lab.training import show_progress
 
     progress = show_progress() if is_wanted else None

@@ -25,7 +25,7 @@ Label = Callable[[int], str]
 
 def stages(
     dim: Annotated[int, typer.Option(help="Token dimension d of the teacher task; the head has 2d weights.")] = 8,
-    tokens: Annotated[int, typer.Option(help="Tokens in a sample.")] = 10,
+    tokens: Annotated[int, typer.Option(help="Number of tokens in a sample.")] = 10,
     samples: Annotated[int, typer.Option(help="Number of samples.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of the task and of θ0.")] = 0,
     data: Annotated[
@@ -33,12 +33,14 @@ def stages(
         typer.Option("--input", help="Own data: an .npz with x and y both (N, n, d), or x (N, p) and y (N,)."),
     ] = None,
     alpha: Annotated[list[float] | None, typer.Option(help="Also solve the flow at this α; repeatable.")] = None,
-    log10_alpha: Annotated[list[float] | None, typer.Option(help="The same, as log10 α; any size.")] = None,
+    log10_alpha: Annotated[
+        list[float] | None, typer.Option(help="Also solve the flow at this log10 α, of any size; repeatable.")
+    ] = None,
     t_end: Annotated[
         float | None, typer.Option(help="Rescaled time at which everything ends [default: past all]")
     ] = None,
     predict: Annotated[bool, typer.Option(help="Also predict the run at each α, by the finite-α form.")] = True,
-    max_stages: Annotated[int | None, typer.Option(help="Stop Algorithm 1 after so many stages.")] = None,
+    max_stages: Annotated[int | None, typer.Option(help="Stop Algorithm 1 after this many stages.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for stages.csv, times.csv and stages.json.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -113,7 +115,7 @@ def _check(logs: list[float], t_end: float | None, max_stages: int | None, seed:
 
 
 def _prepare(out: Path) -> None:
-    """Make the folder before any work is done for it."""
+    """Make the output folder, or refuse it, before any work is done for it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -126,7 +128,7 @@ def _prepare(out: Path) -> None:
 def _network(
     path: Path | None, *, dim: int, tokens: int, samples: int, seed: int
 ) -> "tuple[DiagonalNetwork, str, Label]":
-    """The network, its name for the reader, and names for its coordinates."""
+    """Return the network, its name for the reader, and names for its coordinates."""
     import numpy as np
     import torch
 
@@ -223,7 +225,7 @@ def _flow_rows(times: "StageTimes | None", predict: bool) -> Rows:
 
 
 def _power(log10_alpha: float) -> str:
-    """`1e-32`, also where no float reaches."""
+    """Return α as text such as `1e-32`, also for an α that no float can hold."""
     exponent = math.floor(log10_alpha)
     return f"{10 ** (log10_alpha - exponent):.3g}e{exponent}"
 
@@ -252,7 +254,7 @@ def _print(record: Mapping[str, object], remedy: str) -> None:
 
 
 def _json(record: Mapping[str, object]) -> str:
-    """Strict JSON: a number that is not finite (no second candidate, never activated) becomes null."""
+    """Return strict JSON: a number that is not finite (no second candidate, never activated) becomes null."""
 
     def strict(value: object) -> object:
         if isinstance(value, Mapping):

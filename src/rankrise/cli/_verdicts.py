@@ -1,4 +1,4 @@
-"""Claims and what runs say of them, for the terminal."""
+"""Claims and their verdicts as text for the terminal."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ _MOST_REASONS = 8
 
 
 def verdict_table(verdicts: "Sequence[Verdict]") -> str:
-    """What was tested as a table, what was not as a count for each reason, and how many of each there are."""
+    """Return a table of the tested claims, the number of untested claims for each reason, and the totals."""
     rows = [
         {
             "verdict": verdict.verdict,
@@ -40,7 +40,7 @@ def verdict_table(verdicts: "Sequence[Verdict]") -> str:
 
 
 def count(verdicts: "Sequence[Verdict]") -> str:
-    """How many hold, fail, and are not tested."""
+    """Return a sentence with how many claims hold, fail, and are not tested."""
     words = {"holds": "hold", "fails": "fail", "not tested": "not tested"}
     found = Counter(str(verdict.verdict) for verdict in verdicts)
     return ", ".join(f"{found[name]} {word}" for name, word in words.items() if found[name])

@@ -1,4 +1,4 @@
-"""Progress of a plan of many runs, on stderr: one line that is overwritten on a terminal, else a line for each run."""
+"""Progress of a plan of many runs on stderr: on a terminal one line that is overwritten, else a line for each run."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ class PlanWatch:
         self._estimate = self._after = 0.0
 
     def begin(self, run: "PlannedRun", number: int, total: int, estimate: float, after: float) -> None:
-        """A run begins."""
+        """Say that a run begins."""
         self._place = f"[{number:>{len(str(total))}}/{total}]"
         self._label = f"{run.name}/{run.hash}, seed {run.spec.seed}"
         self._begun = self._last = self._clock()
@@ -33,7 +33,7 @@ class PlanWatch:
             self._say(f"{self._place} {self._label}: {self._left(estimate + after)}", is_passing=True)
 
     def update(self, report: "Report") -> None:
-        """The run has got as far as `report` says."""
+        """Show that the run has got as far as `report` says."""
         every = 0.5 if self._on_terminal else _SECONDS
         if self._clock() - self._last < every:
             return
@@ -45,11 +45,11 @@ class PlanWatch:
         self._say(f"{self._place} {self._label}: {part:.0%}, {self._left(rest + self._after)}", is_passing=True)
 
     def wait(self, run: "PlannedRun") -> None:
-        """Only runs of other processes are left, such as this one."""
+        """Say that only runs of other processes are left, and name one of them."""
         self._say(f"waiting for {run.name}/{run.hash}, seed {run.spec.seed}, which another process is running")
 
     def end(self, attempt: "Attempt", after: float) -> None:
-        """A run has ended; runs that were done before or have no data are named in the plan already."""
+        """Say that a run has ended; the plan has already named the runs that were done before or have no data."""
         if attempt.fate in ("skipped", "missing"):
             return
         why = f" ({attempt.message})" if attempt.message and attempt.fate != "finished" else ""

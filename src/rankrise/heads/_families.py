@@ -1,4 +1,4 @@
-"""All that is known about model families: the table of name schemes, and the names that tell counts, norms and notes.
+"""All that is known about model families: the table of name schemes, and the names of counts, norms and exceptions.
 
 A new family is added here and nowhere else. Names are never joined as strings: a pattern is matched against every name,
 and what `{layer}` stands for says which four weights belong together.
@@ -23,7 +23,7 @@ class Layout:
 
     Args:
         q: Pattern of the weight that makes queries; `k`, `v`, `o` likewise.
-        order: Of fused weights.
+        order: Order of the rows of fused weights.
         stored: "out_in" as nn.Linear keeps a weight, "in_out" as HF Conv1D does. None: found from the module's class
             or from the shapes of fused weights, else "out_in".
         num_heads: Query heads. None: found in the module or its config.
@@ -116,8 +116,8 @@ def _fused(name: str, qkv: str, o: str, order: Literal["blocks", "heads"] = "blo
     return _row(name, qkv, qkv, qkv, o, order)
 
 
-# In memory (transformers 5.17 to 5.22) and on disk a model may have different names: both have a row. The first row
-# that has all four weights of a layer gets it.
+# A model may have other names in memory (transformers 5.17 to 5.22) than on disk; each has a row. A layer belongs to
+# the first row that has all four of its weights.
 LAYOUTS: tuple[Layout, ...] = (
     _separate("q_proj/k_proj/v_proj/o_proj", "q_proj", "k_proj", "v_proj", "o_proj"),  # Llama, Qwen; ViT in memory
     _separate("q_proj/k_proj/v_proj/out_proj", "q_proj", "k_proj", "v_proj", "out_proj"),  # CLIP, OPT

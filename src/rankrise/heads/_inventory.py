@@ -111,7 +111,7 @@ def _leading_modules(name: str) -> int:
 class Found:
     """A tensor of the source."""
 
-    parameter: str  # its name there
+    parameter: str  # its name in the source
     shape: tuple[int, ...]
     dtype: torch.dtype
 
@@ -134,7 +134,7 @@ class Inventory:
     extras: Mapping[str, tuple[str, ...]]  # PEFT-wrapped module -> its own parameters besides the base and LoRA
     signs: tuple[str, ...]  # names of everything, buffers too, as they are in the source
     shared: Mapping[str, str]  # every name of a parameter that a module has under several -> the first of them
-    config: Any  # given by the caller
+    config: Any  # the caller's config
     notes: tuple[str, ...] = field(default=())
 
     def module_class(self, path: str) -> str:

@@ -33,11 +33,12 @@ def resolve(
 ) -> HeadMap:
     """Find W_K, W_Q, W_V, W_O of every attention layer.
 
-    Only names, shapes, classes and attributes are looked at, never a value: a module on the meta device will do, and
-    the recipes found on it read the loaded one. `_orig_mod.` and `module.` are stripped and noted.
+    Only names, shapes, classes and attributes are looked at, never a value. A module on the meta device therefore
+    suffices, and the recipes found on it read the loaded module. `_orig_mod.` and `module.` are stripped and noted.
 
     Args:
-        source: A module, or a state dict in memory's or the disk's names. A state dict needs `num_heads` or `config`.
+        source: A module, or a state dict with the names that the model has in memory or on disk. A state dict needs
+            `num_heads` or `config`.
         heads: Your own layout, or several, used instead of the table.
         num_heads: Query heads of every layer. None: found in the modules or their configs.
         config: A mapping or object such as a model's config.json, asked before the modules: `num_attention_heads`,
@@ -105,9 +106,9 @@ def _match(inventory: Inventory, layouts: Sequence[Layout]) -> list[_Match]:
 
 
 def _without_aliases(inventory: Inventory, matched: Sequence[_Match]) -> tuple[list[_Match], tuple[str, ...]]:
-    """Leave out a module met before under another word, such as a model kept beside its compiled self.
+    """Leave out a module that was met before under another word, such as a model beside its compiled form.
 
-    A module met before under another number is a layer that is used again, and stays.
+    A module that was met before under another number is a layer that is used again, so it stays.
     """
     kept: list[_Match] = []
     left: list[tuple[str, str]] = []

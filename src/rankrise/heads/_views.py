@@ -36,7 +36,7 @@ class LowRankUpdate:
     transposed: bool = False
 
     def __call__(self, get: Get) -> Tensor:
-        """The update in float64, shaped like the stored weight."""
+        """Return the update in float64, shaped like the stored weight."""
         update = self.scale * (wide(get(self.b)) @ wide(get(self.a)))
         return update.mT if self.transposed else update
 
@@ -45,8 +45,8 @@ class LowRankUpdate:
 class NormGain:
     """What the norm before attention does to a weight W that reads it, apart from dividing by the token's size.
 
-    The norm hands on `g ⊙ C x / size(x)`, with C = I − 11ᵀ/d for LayerNorm and C = I for RMSNorm. So on the residual
-    stream itself acts `C diag(g) W`; the division stays outside, and so does the norm's bias.
+    The norm hands on `g ⊙ C x / size(x)`, with C = I − 11ᵀ/d for LayerNorm and C = I for RMSNorm. The weight that acts
+    on the residual stream itself is therefore `C diag(g) W`; the division and the norm's bias are left out.
 
     >>> fold = NormGain("ln.weight", centred=True)
     >>> fold(torch.eye(2)[None], torch.tensor([2.0, 4.0])).tolist()
@@ -54,11 +54,11 @@ class NormGain:
     """
 
     parameter: str  # the gain g, (d,)
-    centred: bool  # LayerNorm; False: RMSNorm
+    centred: bool  # True for LayerNorm, False for RMSNorm
     offset: float = 0.0  # Gemma stores g − 1
 
     def __call__(self, weight: Tensor, gain: Tensor) -> Tensor:
-        """`C diag(g) W` in float64, for weights (..., d, r)."""
+        """Return `C diag(g) W` in float64, for weights (..., d, r)."""
         if gain.shape != weight.shape[-2:-1]:
             raise ValueError(
                 f"The gain {self.parameter!r} must have one entry for each of the {weight.shape[-2]} inputs "
@@ -86,7 +86,7 @@ class WeightView:
 
     parameter: str  # the stored weight, named as in `named_parameters()` or the state dict
     role: str
-    shape: tuple[int, int]  # of the stored weight
+    shape: tuple[int, int]  # shape of the stored weight
     axis: int  # dimension of the stored weight along which the heads lie
     stored_heads: int
     head_dim: int
@@ -108,7 +108,7 @@ class WeightView:
         return (self.parameter, *adapters, *((self.norm.parameter,) if self.norm else ()))
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """(heads, d, r) of a stored weight, without adapters and norm. Shares memory where it can: clone to keep.
+        """Return (heads, d, r) of a stored weight, without adapters and norm. It may share memory: clone it to keep it.
 
         Args:
             tensor: The whole weight, on any device, meta included.
@@ -119,10 +119,10 @@ class WeightView:
         return self._for_query_heads(self._cut(tensor))
 
     def read(self, get: Get) -> Tensor:
-        """(heads, d, r) in effect: base weight plus adapters, cut into heads, with the norm folded in if asked for.
+        """Return the weight in effect, (heads, d, r): base plus adapters, with the norm folded in if asked for.
 
-        Without adapters and norm: the stored numbers, in their dtype. With them: float64, so that a small change since
-        initialisation keeps its digits.
+        Without adapters and norm these are the stored numbers in their dtype. With them the result is float64, so that
+        a small change since initialisation keeps its digits.
 
         Args:
             get: From a parameter's name to its whole tensor.
@@ -130,7 +130,7 @@ class WeightView:
         return self._for_query_heads(self._effective_heads(get))
 
     def matrix(self, get: Get) -> Tensor:
-        """(d, stored_heads * r): the whole matrix, heads side by side and each stored head once."""
+        """Return the whole matrix (d, stored_heads * r), heads side by side and each stored head once."""
         return self._effective_heads(get).movedim(0, 1).flatten(1)
 
     def _effective_heads(self, get: Get) -> Tensor:
@@ -175,14 +175,14 @@ class AttentionLayer:
     torch.Size([2, 6, 3])
     """
 
-    index: int  # from 0
+    index: int  # counted from 0
     name: str  # path of the module that holds the weights, without wrappers
-    views: tuple[WeightView, ...]  # of q, k, v, o
-    notes: tuple[str, ...] = ()  # in which way a product is not the whole bilinear form
+    views: tuple[WeightView, ...]  # the views of q, k, v, o
+    notes: tuple[str, ...] = ()  # what the products leave out of the whole bilinear form
 
     @property
     def roles(self) -> Mapping[str, WeightView]:
-        """The view of each of "q", "k", "v", "o"."""
+        """Return the view of each of "q", "k", "v", "o"."""
         return {view.role: view for view in self.views}
 
     @property
@@ -200,10 +200,10 @@ class AttentionLayer:
         return tuple(dict.fromkeys(name for view in self.views for name in view.parameters))
 
     def factors(self, circuit: str, get: Get) -> tuple[Tensor, Tensor]:
-        """The two factors of a circuit, (heads, d, r) each, in one dtype: "kq" is `K Qᵀ`, "vo" is `V Oᵀ`.
+        """Return the two factors of a circuit, (heads, d, r) each, in one dtype: "kq" is `K Qᵀ`, "vo" is `V Oᵀ`.
 
-        `K Qᵀ` is the matrix of the score `x_key (K Qᵀ) x_query`, before its scale; `V Oᵀ` maps what is attended to, as
-        a row, to what the head writes.
+        `K Qᵀ` is the matrix of the score `x_key (K Qᵀ) x_query`, before its scale; `V Oᵀ` maps the attended
+        token, a row vector, to what the head writes.
 
         Args:
             circuit: "kq" or "vo".
@@ -233,8 +233,8 @@ class HeadMap:
     """
 
     layers: tuple[AttentionLayer, ...]
-    scheme: str  # the layouts that were met, by name
-    notes: tuple[str, ...] = ()  # about the whole, then those of the layers, each once
+    scheme: str  # names of the layouts that matched
+    notes: tuple[str, ...] = ()  # notes on the whole model, then those of the layers, each once
 
     def __len__(self) -> int:
         return len(self.layers)

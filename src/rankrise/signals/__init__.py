@@ -1,7 +1,7 @@
 """Plateaus, drops, emergence times and stages in a measured curve.
 
-Pure functions on arrays: no file, no plot, nothing of the rest of the package. Steps may be spaced as they like; noise
-is estimated from the curve itself.
+These are pure functions on arrays, which use no file, no plot and nothing of the rest of the package. Steps may be
+spaced unevenly; noise is estimated from the curve itself.
 """
 
 from rankrise.signals._detect import Emergence as Emergence

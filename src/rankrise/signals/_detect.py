@@ -11,7 +11,7 @@ from rankrise.signals._trend import Array
 
 @dataclass(frozen=True)
 class Stage:
-    """One drop between two plateaus: a tenth of it done at `start`, half at `midpoint`, nine tenths at `end`."""
+    """One drop between two plateaus; a tenth of it is done at `start`, half at `midpoint`, nine tenths at `end`."""
 
     start: float
     midpoint: float
@@ -32,7 +32,7 @@ class Plateau:
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of a curve in order of time; k stages have k + 1 plateaus around them, no stage has none.
+    """The stages of a curve in order of time; k stages have k + 1 plateaus around them, and no stages have none.
 
     `noise` is the standard deviation of one sample (of one block mean beyond 800 samples) and `correlation` that of
     neighbours, as estimated from the curve.
@@ -65,9 +65,9 @@ def detect_stages(
     Args:
         steps: Steps or times, strictly increasing, evenly spaced or not (n,), n ≥ 20.
         values: The curve (n,). Pass −values for one that rises, log values for drops of very different size.
-        min_confidence: Drops below this are left out.
+        min_confidence: Drops of less confidence are left out.
         resolution: Smallest noise assumed, as a share of the range of `values`; drops of a few times that are the
-            smallest seen.
+            smallest that are found.
 
     Returns:
         The stages; empty where there are none and for a constant curve.
@@ -117,7 +117,7 @@ _RESOLUTION = 2e-3
 
 @dataclass(frozen=True)
 class Emergence:
-    """For each of k singular values, arrays (k,): NaN, and confidence 0, where none was seen to emerge.
+    """Arrays (k,), one entry for each singular value: NaN, and confidence 0, for a value that did not emerge.
 
     `times` is the midpoint of the logistic fitted to log σ: for a symmetric rise, when σ passes the geometric mean of
     floor and top. `starts` and `ends` are when a tenth and nine tenths of that way are done, `ratios` how many times σ
@@ -147,12 +147,12 @@ def emergence_times(
     Args:
         steps: Steps or times, strictly increasing (n,), n ≥ 20.
         sigma: Singular values, non-negative (n, k), one column each.
-        floor: Values below this count as this, e.g. what rounding leaves; without it, 2⁻²³ of the largest.
+        floor: Smaller values are raised to this, e.g. to what rounding leaves; by default 2⁻²³ of the largest value.
         min_ratio: Smallest growth that counts.
-        min_confidence: Rises below this are left out.
+        min_confidence: Rises of less confidence are left out.
 
     Raises:
-        ValueError: As `detect_stages`; a negative σ; a floor that is not positive; `min_ratio` not above 1.
+        ValueError: As for `detect_stages`; or a σ is negative, `floor` is not positive, or `min_ratio` is not above 1.
 
     >>> import numpy as np
     >>> t = np.linspace(0, 100, 200)

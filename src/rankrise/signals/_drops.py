@@ -55,7 +55,7 @@ class Drop:
 
 
 def pieces(t: Array, fit: Array, ranges: list[tuple[int, int]], long_run: float) -> tuple[Array, Array]:
-    """Knots (times and levels) of the fit; jumps within three standard errors are closed at their middle."""
+    """Return the knots (times and levels) of the fit; jumps within three standard errors are closed at their middle."""
     times, levels = [t[0]], [fit[0]]
     for (a, b), (_, c) in pairwise(ranges):
         error = np.sqrt(4 * long_run * (1 / (b - a) + 1 / (c - b)))
@@ -76,7 +76,7 @@ def find_drops(t: Array, knots: Array, levels: Array, *, long_run: float, closed
         knots: Times of the knots of the fit.
         levels: The fit at the knots.
         long_run: Long-run variance of the noise.
-        closed: Whether a drop needs a plateau after it; if not, the end of the curve will do.
+        closed: Whether a drop needs a plateau after it; if not, it may reach the end of the curve.
     """
     i, j = np.triu_indices(len(knots), 1)
     a, b = knots[i], knots[j]

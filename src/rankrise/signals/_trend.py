@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-_SHORTEST = 3  # samples in a segment; one line through two of them says nothing
+_SHORTEST = 3  # samples in a segment, because a line always passes through two
 
 
 def segment(t: Array, y: Array, penalty: float) -> tuple[Array, list[tuple[int, int]]]:
@@ -66,7 +66,7 @@ def _line(t: Array, y: Array) -> Array:
 
 
 _RHOS = (0.0, 0.3, 0.5, 0.65, 0.8, 0.9, 0.95)
-_PARAMETERS = 3.0  # of a segment: level, slope, place
+_PARAMETERS = 3.0  # parameters of a segment: level, slope, place
 _SCORE = 1.8  # price of a segment in the choice of ρ, in log n: at 3 noise takes over drops, at 1 drops take over noise
 
 
@@ -79,7 +79,7 @@ class Noise:
 
     @property
     def long_run(self) -> float:
-        """Variance that a mean of m samples has, times m."""
+        """Return the variance of a mean of m samples, times m."""
         return self.sigma**2 * (1 + self.rho) / (1 - self.rho)
 
 

@@ -1,4 +1,4 @@
-"""Files that are either old or new, whatever dies in between.
+"""Write files so that a reader sees either the old or the new content, even if the process or the machine dies.
 
 A file is written under a temporary name beside its place, synced, and renamed; then its folder is synced. The temporary
 file is always new: what a dead process, or the sender of a folder, left under that name is removed and never followed.
@@ -63,7 +63,7 @@ def replacing_in(folder: UntrustedFolder, name: str, label: str) -> Iterator[Tem
 
 @contextlib.contextmanager
 def replacing(path: Path, label: str) -> Iterator[Path]:
-    """Yield a temporary path; on leaving, what was written there becomes `path`, and on an error it is removed.
+    """Yield a temporary path; on leaving, the file written there becomes `path`; on an error it is removed.
 
     Args:
         path: The file to make or to replace.

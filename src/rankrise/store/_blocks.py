@@ -1,8 +1,8 @@
-"""The table while the run goes on: a plain Arrow IPC stream, a record batch (a block) at a time, each with a checksum.
+"""The table of a run that is being written: a plain Arrow IPC stream of record batches (blocks) with checksums.
 
 Any Arrow reader can read the file while it grows. A block is in the kernel's hands when `append` returns, so a killed
-process loses none of the blocks before. The reader ignores a block that was cut short. Where a whole block follows one
-that was cut in the middle, as an interrupt between the two writes of a block once left it, the reader goes on there.
+process loses none of the blocks that were appended. The reader ignores a block that was cut short. A block is written
+in two halves, so an interrupt may leave only the first half, followed by whole blocks; the reader goes on with those.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CHECKSUM = b"crc32"
-_MARK = b"\xff\xff\xff\xff"  # at the begin of every message of an Arrow stream
-_BYTES_PER_ROW = 128  # a stream may have this many for each row that is allowed; full blocks have about 50
+_MARK = b"\xff\xff\xff\xff"  # every message of an Arrow stream begins with this mark
+_BYTES_PER_ROW = 128  # a stream may have this many bytes for each allowed row; full blocks have about 50
 _MOST_TRIES = 64  # how often the reader looks for a whole block after a torn one
 
 
 class StreamWriter:
-    """Makes the stream file anew with the rows given, then appends to it."""
+    """Makes a new stream file with the given rows, then appends to it."""
 
     def __init__(self, folder: UntrustedFolder, name: str, table: "pa.Table | None" = None) -> None:
         import pyarrow as pa
@@ -72,7 +72,7 @@ class StreamWriter:
         """Ask the kernel to put what was appended on the disk.
 
         Raises:
-            OSError: The kernel cannot, or the file or its folder was removed or replaced.
+            OSError: The kernel cannot write, or the file or its folder was removed or replaced.
         """
         failpoint("block.sync")
         if os.fstat(self._descriptor).st_nlink == 0:
@@ -112,12 +112,13 @@ class StreamContents:
 
 
 def read_stream(folder: UntrustedFolder, name: str, *, most_rows: int | None = None) -> StreamContents:
-    """Read every good block up to the first that was cut short at the end of the file, or has another checksum.
+    """Read the good blocks, up to the first block that is cut short at the end of the file or has a wrong checksum.
 
     Args:
         folder: The run.
         name: The file.
-        most_rows: Refuse a stream with more rows, much larger than they need, or compressed; None trusts the file.
+        most_rows: Refuse a stream that has more rows, that is far larger than its rows need, or that is compressed;
+            with None the file is trusted.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -154,7 +155,7 @@ class _Reader:
         self._data, self._where, self._most_rows = data, where, most_rows
 
     def read_from(self, begin: int, stream: bytes) -> bool:
-        """Read blocks of a stream whose first block lies at `begin` of the file; whether there was a good one."""
+        """Read blocks of a stream whose first block lies at `begin` of the file. Return whether one of them is good."""
         import pyarrow as pa
 
         source = pa.BufferReader(stream)
@@ -181,7 +182,7 @@ class _Reader:
             OSError,
             KeyError,
             ValueError,
-        ) as error:  # Arrow raises any of these when cut
+        ) as error:  # Arrow raises any of these for a stream that was cut
             if not self.blocks:
                 raise UntrustedInputError(
                     f"{self._where} must be the Arrow stream of a run; {show(error)}. Restore it, or drop the run."
@@ -198,7 +199,7 @@ class _Reader:
         self.blocks.append(block)
 
     def _refuse_compressed(self, stream: bytes, at: int) -> None:
-        """Stop at a compressed block before it is unpacked: a run has none, and a small one can fill the memory."""
+        """Refuse a compressed block before unpacking it: a run has none, and a small one could fill the memory."""
         message = None if self._most_rows is None else _parse(stream, at)
         if message is not None and message.is_compressed:
             raise ValueError("a block must not be compressed; this one is")
@@ -209,7 +210,7 @@ class _Message:
     """What the head of an Arrow message says."""
 
     num_metadata_bytes: int
-    num_bytes: int  # of the whole message
+    num_bytes: int  # length of the whole message
     is_compressed: bool
 
 
@@ -242,7 +243,7 @@ def _slot(metadata: bytes, table: int, number: int) -> int:
 
 
 def _next_whole(data: bytes, begin: int) -> int:
-    """Return where a block follows the torn one at `begin`; the length of `data` if none does.
+    """Return where the next whole block begins after the torn block at `begin`; the length of `data` if there is none.
 
     `append` writes a block in two halves, so a block was torn only where exactly its first half lies before the next
     one. Anything else is damage, after which nothing is trusted.
@@ -261,7 +262,7 @@ def _next_whole(data: bytes, begin: int) -> int:
 
 
 def _is_cut_head(torn: bytes, following: _Message, num_bytes: int) -> bool:
-    """Whether a piece is the begin of a block that was cut within its metadata."""
+    """Whether a piece is the beginning of a block that was cut within its metadata."""
     if len(torn) < 8 or torn[:4] != _MARK:
         return False
     size: int = struct.unpack_from("<i", torn, 4)[0]
@@ -269,6 +270,6 @@ def _is_cut_head(torn: bytes, following: _Message, num_bytes: int) -> bool:
 
 
 def _checksum(block: "pa.RecordBatch") -> int:
-    """Return the CRC of the block as Arrow writes it; a block whose offsets lead astray is refused before."""
+    """Return the CRC of a block as Arrow writes it. Blocks with impossible offsets have been refused before."""
     block.validate(full=True)
     return zlib.crc32(block.serialize())

@@ -4,8 +4,8 @@ model.safetensors, optimiser.safetensors   tensors by name
 state.json                                 the rest: JSON, never a pickle
 MANIFEST.json                              size and SHA-256 of those, written last
 
-A checkpoint is written into `.tmp-…` beside its place, synced, and renamed; one that is dropped is renamed to
-`.trash-…` before it is removed. So a folder named `step-<n>` was whole once; its manifest tells whether it still is.
+A checkpoint is written into `.tmp-…` beside its place, synced, and renamed. Before a checkpoint is removed it is
+renamed to `.trash-…`. A folder named `step-<n>` was therefore whole once; its manifest tells whether it still is.
 """
 
 import errno
@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 _FOLDER, _MANIFEST, _STATE = "checkpoints", "MANIFEST.json", "state.json"
 _TENSORS = ("model", "optimiser")
 _FILES = (*(f"{name}.safetensors" for name in _TENSORS), _STATE)
-_ROOM = 1.2  # free space wanted, in sizes of the checkpoint
+_ROOM = 1.2  # free space that must be there before writing, in sizes of the checkpoint
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 def _write(parent: UntrustedFolder, checkpoint: Checkpoint) -> None:
     """Write a checkpoint under a temporary name, and rename it; nothing is left of it after an error."""
     temporary, place = f".tmp-{checkpoint.step}-{os.getpid()}", _name(checkpoint.step)
-    if parent.exists(temporary):  # a dead process with our number, as in a container, has left it
+    if parent.exists(temporary):  # left by a dead process with our process id: in a container ids repeat
         parent.remove_folder(temporary)
     try:
         with parent.folder(temporary, create=True) as inner:
@@ -72,7 +72,7 @@ def _write(parent: UntrustedFolder, checkpoint: Checkpoint) -> None:
             manifest = {"schema_version": SCHEMA_VERSION, "step": checkpoint.step, "files": files}
             write_json_in(inner, _MANIFEST, manifest, "checkpoint_manifest")
         failpoint("checkpoint.rename")
-        if parent.exists(place):  # a checkpoint of a life that was dropped, or a damaged one
+        if parent.exists(place):  # a damaged checkpoint, or one from steps that were dropped on resuming
             _remove(parent, place)
         parent.rename(temporary, place)
         failpoint("checkpoint.sync")
@@ -84,10 +84,10 @@ def _write(parent: UntrustedFolder, checkpoint: Checkpoint) -> None:
 
 
 def find_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint of a run that is as its manifest says, and why newer ones are not.
+    """Return the newest checkpoint that is as its manifest says, and why newer checkpoints were skipped.
 
     Returns:
-        The checkpoint, None if there is none; a sentence for each that was skipped.
+        The checkpoint, or None if no checkpoint is whole; and a sentence for each newer one that was skipped.
     """
     skipped: list[str] = []
     for step in sorted(checkpoint_steps(folder), reverse=True):
@@ -102,8 +102,8 @@ def load_checkpoint(folder: Path, step: int) -> Checkpoint:
     """Read the checkpoint of a step.
 
     Raises:
-        ValueError: It is missing, not as its manifest says, or of an unknown version.
-        OSError: It cannot be read.
+        ValueError: The checkpoint is missing, not as its manifest says, or of an unknown version.
+        OSError: The checkpoint cannot be read.
     """
     try:
         with UntrustedFolder(folder) as run, run.folder(f"{_FOLDER}/{_name(step)}") as place:
@@ -132,7 +132,7 @@ def checkpoint_steps(folder: Path) -> list[int]:
 
 
 def prune_checkpoints(folder: Path, *, keep: Collection[int]) -> None:
-    """Remove all checkpoints but some, and what dead processes left; the caller holds the lock of the run.
+    """Remove all checkpoints except some, and what dead processes left; the caller holds the lock of the run.
 
     Raises:
         OSError: The folder cannot be written.
@@ -159,7 +159,7 @@ def _size(folder: UntrustedFolder, name: str) -> int:
 
 
 def _remove(parent: UntrustedFolder, name: str) -> None:
-    """Remove a checkpoint, under another name first: what is called `step-<n>` is whole."""
+    """Remove a checkpoint after renaming it, because a folder called `step-<n>` must be whole."""
     failpoint("prune.rename")
     trash = f".trash-{name}-{os.getpid()}"
     parent.rename(name, trash)

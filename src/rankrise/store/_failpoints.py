@@ -1,8 +1,8 @@
 """Places where a test can make a write fail, or kill the process, by an environment variable.
 
 `RANKRISE_FAILPOINT=block.half:kill` kills the process (SIGKILL) when half of a block is written; `:full` raises "no
-space left on device" there, `:readonly` "read-only file system". `block.half@3:kill` waits for the third time. Unset,
-which is always but in tests, a failpoint costs one look into the environment.
+space left on device" there, `:readonly` "read-only file system". `block.half@3:kill` waits for the third time. Outside
+of tests the variable is not set, and a failpoint costs one look into the environment.
 """
 
 import errno

@@ -21,8 +21,9 @@ _held: "weakref.WeakSet[RunLock]" = weakref.WeakSet()
 class RunLock:
     """An exclusive `flock` on `<folder>/.lock`.
 
-    A forked child (a data loader's worker) gives its copy up at once, so that the lock dies with its owner; a lock that
-    nobody refers to any more is given up too. A `.lock` that is a link, a pipe or hard-linked is refused.
+    A forked child, such as a data loader's worker, gives up its copy at once, so that the lock ends with its owner. A
+    lock object that nobody refers to any more gives up the lock too. A `.lock` that is a link, a pipe or hard-linked is
+    refused.
     """
 
     def __init__(self, folder: Path | UntrustedFolder) -> None:
@@ -32,7 +33,7 @@ class RunLock:
         if not _take(descriptor):
             owner = show(os.read(descriptor, 32).decode(errors="replace").strip()) or "unknown"
             if owner == str(os.getpid()):
-                gc.collect()  # garbage may hold the lock: a trainer that crashed, full of cycles
+                gc.collect()  # a trainer that crashed may still hold the lock, as garbage in reference cycles
                 if not _take(descriptor):
                     self.release()
                     raise ValueError(
@@ -50,7 +51,7 @@ class RunLock:
         _held.add(self)
 
     def release(self) -> None:
-        """Give the lock up; a second call does nothing."""
+        """Give up the lock; a second call does nothing."""
         self._close()
         _held.discard(self)
 

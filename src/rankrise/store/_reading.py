@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 def load_run(path: str | os.PathLike[str], *, most_rows: int | None = None) -> "pa.Table":
     """Return the long table of a run: `step, layer, head, circuit, quantity, index, value`, one number a row.
 
-    A sealed run is checked against its manifest. Of a run that was cut off, the blocks that can be read come back, with
-    a warning if there is more in the file; of a run still being written, those written so far.
+    A sealed run is checked against its manifest. For a run that was cut off, the blocks that can be read are returned,
+    with a warning if the file holds more; for a run that is still being written, the blocks written so far.
 
     Args:
         path: The run directory.
-        most_rows: Refuse a larger table before it fills the memory; `RANKRISE_MOST_ROWS`, or 20 million, unless given.
+        most_rows: Refuse a table with more rows before it fills the memory. The default is `RANKRISE_MOST_ROWS`, or 20
+            million.
 
     Returns:
         A `pyarrow.Table` in the order of recording. Where a column does not apply it is -1 or empty, never null:
@@ -34,7 +35,7 @@ def load_run(path: str | os.PathLike[str], *, most_rows: int | None = None) -> "
 
     Raises:
         FileNotFoundError: There is no run at `path`.
-        ValueError: Unknown version, a file that is not what the manifest says, or a table that is too large.
+        ValueError: The version is unknown, a file is not what the manifest says, or the table is too large.
 
     >>> import tempfile, torch
     >>> from rankrise.store import create_run, rows
@@ -113,11 +114,11 @@ def is_sealed(path: str | os.PathLike[str]) -> bool:
 
 
 def verify_run(path: str | os.PathLike[str]) -> None:
-    """Check every file that the manifest of a run lists: of a sealed one, all there is.
+    """Check every file that the manifest of a run lists; the manifest of a sealed run lists all its files.
 
     Raises:
         FileNotFoundError: There is no run at `path`.
-        ValueError: A file is missing or is not what the manifest says; names it.
+        ValueError: A file is missing or is not what the manifest says; the message names the file.
     """
     with _open_run(path) as folder:
         manifest = _schema.read_manifest(folder)
@@ -126,7 +127,7 @@ def verify_run(path: str | os.PathLike[str]) -> None:
 
 
 def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what was asked for when a run was made, as its manifest has it.
+    """Return the spec of a run, checked against the manifest.
 
     Raises:
         FileNotFoundError: There is no run at `path`.
@@ -138,7 +139,7 @@ def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def load_initial(path: str | os.PathLike[str]) -> "dict[str, Tensor]":
-    """Return the weights a run began with, as its manifest has them.
+    """Return the weights before the first step of a run, checked against the manifest.
 
     Raises:
         FileNotFoundError: There is no run at `path`.
@@ -150,7 +151,7 @@ def load_initial(path: str | os.PathLike[str]) -> "dict[str, Tensor]":
 
 
 def load_directions(path: str | os.PathLike[str]) -> "dict[int, dict[str, Tensor]]":
-    """Return the leading singular vectors a run kept, by step: `"3.kq.left"` is (heads, d, k) of layer 3.
+    """Return the leading singular vectors that a run kept, by step: `"3.kq.left"` is (heads, d, k) of layer 3.
 
     Those of a sealed run are checked against its manifest.
 
@@ -168,7 +169,7 @@ def copy_thin(source: str | os.PathLike[str], target: str | os.PathLike[str], ta
 
     Args:
         source: The run.
-        target: Folder of the copy; a thin copy that is there is replaced, anything else refused.
+        target: Folder of the copy. A thin copy in that folder is replaced; anything else is refused.
         table: What to keep, in the columns of `load_run`.
 
     Returns:
@@ -176,7 +177,7 @@ def copy_thin(source: str | os.PathLike[str], target: str | os.PathLike[str], ta
 
     Raises:
         FileNotFoundError: There is no run at `source`.
-        ValueError: It is not finished, its spec or environment is damaged, or `target` holds something else.
+        ValueError: The run is not finished, its spec or environment is damaged, or `target` holds something else.
     """
     origin, target = Path(source), Path(target)
     with _open_run(origin) as whole:

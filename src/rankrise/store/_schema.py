@@ -1,10 +1,10 @@
 """What the JSON files of a run must hold; each is checked once, when it is read.
 
-The manifest says what files a run has, with their checksums, and whether the run is finished. It is written last at
-every turn of a run's life, so that a run without a manifest was never begun, and the state that it names is true:
-`running` means that the table is the Arrow stream, `sealed` that it is the Parquet file.
+The manifest lists the files of a run with their checksums, and says whether the run is finished. It is written last
+whenever the state of a run changes. A folder without a manifest therefore holds no run, and the state in the manifest
+is true: `running` means that the table is the Arrow stream, `sealed` that it is the Parquet file.
 
-Everything here raises `UntrustedInputError` with one sentence, whatever the files hold.
+Whatever the files hold, the functions here raise nothing but `UntrustedInputError`, with one sentence.
 """
 
 import json
@@ -18,8 +18,8 @@ from rankrise.store._untrusted import UntrustedFolder, UntrustedInputError, as_f
 
 NAME = "MANIFEST.json"
 SCHEMA_VERSION = 1
-REQUIRED = ("spec.json", "env.json", "initial.safetensors")  # files of every run
-THIN = ("spec.json", "env.json")  # files of a thin copy
+REQUIRED = ("spec.json", "env.json", "initial.safetensors")  # files that every run has
+THIN = ("spec.json", "env.json")  # files that a thin copy has
 _MOST_JSON_BYTES = 2**26  # the spec of a model with a thousand layers has about a megabyte
 _MOST_DEPTH = 64  # nesting of JSON; a spec has less than ten
 _SPEC: dict[str, type] = {
@@ -31,7 +31,7 @@ _LAYER: dict[str, type] = {"index": int, "name": str, "num_heads": int, "head_di
 
 @dataclass(frozen=True)
 class Manifest:
-    """State of a run and the files that must be there, relative to its folder, with their SHA-256."""
+    """State of a run, and the SHA-256 of each of its files by the name relative to its folder."""
 
     state: Literal["running", "sealed"]
     files: dict[str, str]
@@ -42,7 +42,7 @@ class Manifest:
 
 
 def write_manifest(folder: UntrustedFolder, manifest: Manifest) -> None:
-    """Make `manifest` the truth about the run in `folder`."""
+    """Replace the manifest of the run in `folder`."""
     write_json_in(folder, NAME, asdict(manifest), "manifest")
 
 
@@ -62,7 +62,7 @@ def read_manifest(path: str | os.PathLike[str] | UntrustedFolder) -> Manifest:
 
 
 def read_spec(folder: UntrustedFolder) -> dict[str, Any]:
-    """Read what was asked for when a run was made.
+    """Read the spec of a run: what was asked for when the run was made.
 
     Raises:
         UntrustedInputError: The file is damaged, or an entry that the tracker writes has another type.
@@ -112,7 +112,7 @@ def verify(
     Args:
         path: The run.
         manifest: The manifest of the run.
-        names: Which files to check; all of them unless given.
+        names: The files to check; by default all files of the manifest.
 
     Raises:
         UntrustedInputError: A file is missing, not a regular file, or its checksum differs; the message names it.
@@ -150,7 +150,7 @@ def _as_manifest(record: object, where: str) -> Manifest:
 
 
 def _manifest_problem(record: Mapping[str, Any]) -> str:
-    """Return what is not as the types of `Manifest` say; empty if everything is."""
+    """Return which entry has another type than `Manifest` says; empty if all types are right."""
     unknown = [key for key in record if key not in {f.name for f in fields(Manifest)}]
     if unknown:
         return f"it has the entry {_short(unknown[0])}"
@@ -169,7 +169,7 @@ def _manifest_problem(record: Mapping[str, Any]) -> str:
 
 
 def _spec_problem(spec: object) -> str:
-    """Return what is not as the tracker writes it; empty if everything is."""
+    """Return which entry is not as the tracker writes it; empty if all entries are."""
     if not isinstance(spec, dict):
         return f"it is {_short(spec)}"
     wrong = [key for key, kind in _SPEC.items() if key in spec and type(spec[key]) is not kind]
@@ -215,6 +215,6 @@ def _is_shallow(value: object) -> bool:
 
 
 def _short(value: object) -> str:
-    """Return a value for a message, with escapes and not too long."""
+    """Return a value for a message: escaped and shortened."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "RANKRISE_MOST_ROWS"
 _MOST_ROWS = 20_000_000
-_BYTES_PER_ROW = 64  # the names and numbers of a table may take this many for each row that is allowed
+_BYTES_PER_ROW = 64  # a table may unpack to this many bytes for each allowed row
 COLUMNS = ("step", "layer", "head", "circuit", "quantity", "index", "value")
 
 
@@ -56,16 +56,16 @@ def rows(
     heads: bool = False,
     index: "ArrayLike | None" = None,
 ) -> "pa.RecordBatch":
-    """Rows of one quantity at one step.
+    """Return the rows of one quantity at one step.
 
     Args:
         step: Optimiser steps done.
-        quantity: Its name.
+        quantity: Name of the quantity.
         values: (layers,) or (layers, k); with `heads` (layers, heads) or (layers, heads, k).
         circuit: `kq`, `vo`, `q`, `k`, `v`, `o`, or empty.
         layers: Index of each layer.
         heads: Whether the second dimension counts heads.
-        index: What the last dimension counts, 0 … k − 1 unless given.
+        index: What the last dimension counts; by default 0 … k − 1.
 
     >>> rows(5, "loss", [0.25]).to_pylist()
     [{'step': 5, 'layer': -1, 'head': -1, 'circuit': '', 'quantity': 'loss', 'index': -1, 'value': 0.25}]
@@ -111,7 +111,7 @@ def scalar_rows(scalars: "Sequence[tuple[int, str, float]]") -> "pa.RecordBatch"
 
 
 def _spread(values: "ArrayLike", shape: tuple[int, ...], axis: int) -> "np.ndarray":
-    """`values`, one for each position along `axis`, repeated over the other axes."""
+    """Return `values`, one for each position along `axis`, repeated over the other axes."""
     import numpy as np
 
     aligned = np.asarray(values, dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(len(shape))])

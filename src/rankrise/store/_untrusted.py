@@ -68,7 +68,7 @@ class UntrustedFolder:
         self._close = weakref.finalize(self, os.close, descriptor)
 
     def close(self) -> None:
-        """Give the handle up; a second call does nothing."""
+        """Give up the handle; a second call does nothing."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -172,7 +172,7 @@ class UntrustedFolder:
             return os.open(last, flags, 0o666, dir_fd=parent)
 
     def open_to_write(self, name: str) -> int:
-        """Return a descriptor of a regular file that is there, or of a new one, without changing its content.
+        """Return a descriptor of a regular file, which is made if it does not exist; its content is not changed.
 
         Raises:
             UntrustedInputError: The name belongs to a link, a pipe, a device or a folder, or the file has a second name
@@ -206,7 +206,7 @@ class UntrustedFolder:
         os.fsync(self._descriptor)
 
     def at(self, name: str) -> Path:
-        """Return a path for libraries that take nothing else: through the handle where the system can do that."""
+        """Return a path for libraries that take only paths; it goes through the handle where the system allows that."""
         handle = Path(f"/proc/self/fd/{self._descriptor}")
         return (handle if handle.is_dir() else self.path) / _part(name)
 
@@ -242,7 +242,7 @@ class UntrustedFolder:
 
 
 def as_folder(where: "str | os.PathLike[str] | UntrustedFolder") -> contextlib.AbstractContextManager[UntrustedFolder]:
-    """Return a context with the folder: the one given, which stays open, or a new one on a path, which is closed."""
+    """Return a context with the folder: a given folder, which stays open, or a new one on a path, which is closed."""
     return contextlib.nullcontext(where) if isinstance(where, UntrustedFolder) else UntrustedFolder(where)
 
 

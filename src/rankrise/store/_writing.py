@@ -69,13 +69,13 @@ class Run:
         """Add rows to the table.
 
         Args:
-            block: Rows made by `rows`; they are read back all or none.
-            sync: Wait until they are on the disk; a killed process loses nothing without it, a power cut may.
-            is_late: The block holds one that was counted as lost; if it is written now, that is taken back.
+            block: Rows made by `rows`. A reader gets either all of them or none.
+            sync: Wait until the rows are on the disk. Without it a power cut may lose them; a killed process does not.
+            is_late: Whether the block holds rows that were counted as lost; once written, they no longer count as lost.
 
         Raises:
-            OSError: The disk is full, read-only, or gone. If it refused the block, the table is as before and takes
-                further ones, and the manifest of the sealed run will count this one as lost.
+            OSError: The disk is full, read-only, or gone. If the disk refused the block, the table is as before and
+                takes further blocks, and the manifest of the sealed run will count this block as lost.
         """
         if not self.is_ours:
             return
@@ -92,13 +92,13 @@ class Run:
         """Wait until all rows are on the disk.
 
         Raises:
-            OSError: The disk does not take them, or the run directory was removed or replaced.
+            OSError: The disk does not take the rows, or the run directory was removed or replaced.
         """
         if self.is_ours:
             self._stream.sync()
 
     def save_directions(self, step: int, tensors: "Mapping[str, Tensor]") -> None:
-        """Keep leading singular vectors of a step beside the table."""
+        """Save the leading singular vectors of a step beside the table."""
         if not self.is_ours:
             return
         self._handle.check_in_place()
@@ -106,7 +106,7 @@ class Run:
             save_tensors_in(folder, f"step-{step:09d}.safetensors", dict(tensors), "directions")
 
     def last_directions(self) -> "dict[str, Tensor]":
-        """Return the newest of the singular vectors that were kept; empty when there are none."""
+        """Return the newest saved singular vectors; empty if none were saved."""
         names = directions_names(self._handle)
         return load_tensors_in(self._handle, names[max(names)]) if names else {}
 
@@ -136,7 +136,7 @@ class Run:
         self._manifest = replace(self._manifest, num_lost_blocks=self._manifest.num_lost_blocks + change)
 
     def close(self) -> None:
-        """Stop writing and give the lock up; the run stays `running`, to be resumed, unless it was sealed."""
+        """Stop writing and give up the lock. A run that was not sealed stays `running` and can be resumed."""
         if self.is_ours:
             self._stream.close()
             self._lock.release()
@@ -146,8 +146,8 @@ def create_run(folder: Path, *, spec: Mapping[str, object], initial: "Mapping[st
     """Begin a run in a folder that holds none.
 
     Args:
-        folder: Made if it is not there. Other files in it are left alone.
-        spec: What is asked for; goes to `spec.json`.
+        folder: Folder of the run, which is made if it does not exist. Other files in it are left alone.
+        spec: What is asked for; it is written to `spec.json`.
         initial: The weights before the first step.
 
     Raises:
@@ -158,7 +158,7 @@ def create_run(folder: Path, *, spec: Mapping[str, object], initial: "Mapping[st
     if handle.exists(_schema.NAME):
         raise ValueError(f"{show(folder)} must not hold a run yet; it does. Resume it, or choose another folder.")
     strange = [name for name in (*_FIXED, STREAM, PARQUET, DIRECTIONS) if handle.exists(name)]
-    if strange and not handle.exists(".lock"):  # a run that died while it was begun has the lock file
+    if strange and not handle.exists(".lock"):  # a process that died while it began a run has left the lock file
         raise ValueError(f"{show(folder)} must not hold {', '.join(strange)} of something else. Choose another folder.")
     lock = RunLock(handle)
     try:
@@ -180,11 +180,11 @@ def resume_run(folder: Path, *, step: int) -> Run:
 
     Args:
         folder: The run.
-        step: Of the checkpoint that training goes on from; -1 drops everything.
+        step: Step of the checkpoint that training goes on from; -1 drops everything.
 
     Raises:
         FileNotFoundError: There is no run.
-        ValueError: It is damaged, of an unknown version, or being written by another process.
+        ValueError: The run is damaged, of an unknown version, or being written by another process.
         OSError: The folder cannot be written.
     """
     import pyarrow.compute as pc
@@ -201,7 +201,7 @@ def resume_run(folder: Path, *, step: int) -> Run:
         )
     lock = RunLock(handle)
     try:
-        manifest = _schema.read_manifest(handle)  # again, because its writer may have sealed it just now
+        manifest = _schema.read_manifest(handle)  # read again, because another process may have sealed the run just now
         _schema.verify(handle, manifest, _FIXED)
         verify_directions(handle, manifest)
         table, num_torn = _recorded(handle, manifest, step)
@@ -235,7 +235,7 @@ def verify_directions(folder: UntrustedFolder, manifest: _schema.Manifest) -> No
 
 
 def _recorded(folder: UntrustedFolder, manifest: _schema.Manifest, step: int) -> "tuple[pa.Table, int]":
-    """Return all rows that can be read, with a warning if some up to `step` may be missing, and how many are torn."""
+    """Return all rows that can be read, and the number of torn blocks; warn if rows up to `step` may be missing."""
     if manifest.state == "sealed":
         return read_sealed(folder, manifest), 0
     try:
@@ -265,7 +265,7 @@ def _last_measured(table: "pa.Table | None") -> int:
 
 
 def directions_names(folder: UntrustedFolder) -> dict[int, str]:
-    """Return the files of leading singular vectors of a run, relative to its folder, by step in ascending order."""
+    """Return the names of the files of singular vectors, relative to the run's folder, in ascending order of steps."""
     try:
         with folder.folder(DIRECTIONS) as inner:
             found = [(re.fullmatch(r"step-([0-9]{1,18})\.safetensors", name), name) for name in inner.names()]
@@ -275,7 +275,7 @@ def directions_names(folder: UntrustedFolder) -> dict[int, str]:
 
 
 def _clean(folder: UntrustedFolder, *, keep_to: int) -> None:
-    """Remove what a dead process left, what sealing made, and what was recorded after a step."""
+    """Remove the leftovers of a dead process, the files that sealing made, and what was recorded after a step."""
     remove_leftovers(folder)
     folder.remove(PARQUET)
     if folder.exists(DIRECTIONS):

@@ -51,7 +51,7 @@ def rodas_step(
         h: Step.
 
     Returns:
-        The new state and the estimate of its error, both (p,). Not finite when the step was far too long.
+        The new state and the estimate of its error, both (p,); both are not finite if the step was far too long.
 
     >>> s, error = rodas_step(lambda s: -s, np.ones(1), -np.ones(1), -np.ones((1, 1)), np.array([0]), 0.1)
     >>> bool(abs(s[0] - np.exp(-0.1)) < 1e-7)

@@ -131,8 +131,9 @@ class TeacherTask(NamedTuple):
 def teacher_task(*, samples: int = 1000, tokens: int = 10, dim: int = 50, seed: int = 0) -> TeacherTask:
     """Draw the paper's toy: isotropic Gaussian tokens, targets from a teacher attention head.
 
-    y = softmax(X diag(w_K ⊙ w_Q) Xᵀ) X diag(w_V ⊙ w_O), each of w_K, w_Q, w_V, w_O standard normal. Drawn on the CPU
-    in float64 by a generator of its own: the task is a function of the arguments, the global generator is untouched.
+    y = softmax(X diag(w_K ⊙ w_Q) Xᵀ) X diag(w_V ⊙ w_O), each of w_K, w_Q, w_V, w_O standard normal. All numbers are
+    drawn on the CPU in float64 by a generator of their own, so that the task is a function of the arguments and the
+    global generator is untouched.
 
     Args:
         samples: Number N of sequences.

@@ -27,7 +27,7 @@ from rankrise.lab.data._locate import CIFAR_FILES, CifarFiles, find_cifar
 from rankrise.lab.data._memory import CIFAR10, CIFAR100, Images
 from rankrise.lab.data._mix import select
 
-_PIXELS = 3 * 32 * 32  # of a row: 32 × 32 red, then green, then blue
+_PIXELS = 3 * 32 * 32  # numbers in a row: 32 × 32 red, then green, then blue
 _LARGEST = 256 * 2**20  # bytes that a file may decompress to; the largest official file has 155 million
 _MEMORY = 512 * 2**20  # bytes that the decompressor may use
 _NORMALISATIONS = {"cifar10": CIFAR10, "cifar100": CIFAR100}

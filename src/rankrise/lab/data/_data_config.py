@@ -78,7 +78,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_choice("name", self.name, sorted(SETTINGS))
-        if isinstance(self.augment, list):  # as JSON gives it
+        if isinstance(self.augment, list):  # JSON has lists and no tuples
             object.__setattr__(self, "augment", tuple(self.augment))
         self._check_types()
         for field in fields(self):

@@ -208,7 +208,7 @@ def find_bpe(folder: Path, root: Path) -> Path:
     """Return the folder with GPT-2's `vocab.json` and `merges.txt`, for a text in `folder`.
 
     Raises:
-        MissingEncoding: If the two files are nowhere; says where they were looked for.
+        MissingEncoding: If the two files are nowhere; the message says where they were looked for.
     """
     places = [root / "gpt2-bpe", folder, folder.parent / "gpt2-bpe"]
     for place in places:

@@ -1,6 +1,6 @@
 """Data sets that live on the device as a whole: images as bytes, tokens as int32, vectors as float32.
 
-Per epoch the order goes to the device once; per batch there are three kernels for images and no wait for the device.
+The order goes to the device once per epoch. A batch of images takes three kernels and no wait for the device.
 An augmented image is the stored one seen through index tables: pixel (y, x) comes from (rows[y], columns[x]). The
 tables of an epoch are made in a few kernels on the device from random bits that belong to the sample and not to the
 batch; a batch then costs one gather, and two more kernels to normalise it.
@@ -266,7 +266,7 @@ def from_tensors(
         num_classes: Number of classes or size of the vocabulary; if None, one more than the largest label or token.
 
     Raises:
-        ValueError: If a dtype or shape is another, a split is empty, or a label is out of range; it says which.
+        ValueError: If a dtype or shape is wrong, a split is empty, or a label is out of range; the message says which.
 
     >>> images, labels = torch.randn(100, 1, 8, 8), torch.arange(100) % 10
     >>> dataset = from_tensors((images[:80], labels[:80]), (images[80:], labels[80:]), task="classify")

@@ -6,7 +6,7 @@ both learned from and tested on:
 
     digit = SHA-256(name) mod 10:   0 test,   1 validation,   2 … 9 training
 
-and are read in the order of that checksum, so that the first so many tokens are spread over the library.
+and are read in the order of that checksum, so that any number of first tokens is spread over the library.
 """
 
 import hashlib
@@ -217,8 +217,8 @@ class LibraryText:
 
     tokens: dict[Split, Tensor]  # int32, a row each
     num_files: dict[Split, int]
-    sha256: str  # of the names and contents of all files that were read
-    python: str  # version
+    sha256: str  # checksum of the names and contents of all files that were read
+    python: str  # version of Python
     context: int
     vocab_size: int
 

@@ -20,11 +20,11 @@ class Attention(nn.Module):
     batch needs one matrix product. `proj.weight` is W_O (d, H r).
 
     Args:
-        width: d.
-        num_heads: H.
-        head_dim: r; H r need not be d.
+        width: Width d of a token.
+        num_heads: Number H of heads.
+        head_dim: Dimension r of a head; H r need not be d.
         qkv_bias: Whether Q, K and V have a bias.
-        is_causal: Whether a token sees only those before it.
+        is_causal: Whether a token sees only itself and the tokens before it.
     """
 
     def __init__(self, width: int, num_heads: int, head_dim: int, *, qkv_bias: bool, is_causal: bool) -> None:
@@ -45,14 +45,14 @@ class Attention(nn.Module):
         return out
 
     def first_token(self, x: Tensor) -> Tensor:
-        """What `forward` gives for token 0, (B, 1, d), without the queries of the others."""
+        """Return what `forward` gives for token 0, (B, 1, d), without computing the queries of the other tokens."""
         rows = self.num_heads * self.head_dim
         bias = self.qkv.bias
         q = F.linear(x[:, :1], self.qkv.weight[:rows], None if bias is None else bias[:rows])
         kv = F.linear(x, self.qkv.weight[rows:], None if bias is None else bias[rows:])
         q = q.view(-1, 1, self.num_heads, self.head_dim)  # (B, 1, H, r)
         k, v = kv.view(*x.shape[:2], 2, self.num_heads, self.head_dim).unbind(2)  # (B, T, H, r)
-        # Sums instead of matrix products: with one query, each reads k and v once and needs no copy of them.
+        # Sums replace the matrix products: with one query they read k and v once and need no copy of them.
         wide = torch.promote_types(v.dtype, torch.float32)
         scores = (q.to(wide) * k.to(wide)).sum(-1, keepdim=True) * self.head_dim**-0.5  # (B, T, H, 1)
         heads = (scores.softmax(1) * v.to(wide)).sum(1, keepdim=True).to(v.dtype)  # (B, 1, H, r)
@@ -77,17 +77,17 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
     def mlp(self, x: Tensor) -> Tensor:
-        """Each token by itself, (..., d) to (..., d)."""
+        """Apply norm and MLP to each token by itself, (..., d) to (..., d)."""
         out: Tensor = self.mlp_out(self.activation(self.mlp_in(x)))
         return out
 
     def scale_(self, factor: float) -> None:
-        """Multiply the weights and biases of attention and MLP by `factor`; the norms stay."""
+        """Multiply the weights and biases of attention and MLP by `factor`; the norms stay as they are."""
         for module in (self.attn, self.mlp_in, self.mlp_out):
             scale_(module, factor)
 
     def first_token(self, x: Tensor) -> Tensor:
-        """What `forward` gives for token 0, (B, 1, d): all that a class token's last block is asked for."""
+        """Return what `forward` gives for token 0, (B, 1, d): the last block needs only the class token."""
         x = x[:, :1] + self.attn.first_token(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -100,5 +100,5 @@ def scale_(module: nn.Module, factor: float) -> None:
 
 
 def make_activation(name: Activation, *, approximate: Literal["none", "tanh"] = "none") -> nn.Module:
-    """The module of that name."""
+    """Return the activation module of this name."""
     return nn.ReLU() if name == "relu" else nn.GELU(approximate=approximate)

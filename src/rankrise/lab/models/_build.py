@@ -14,7 +14,7 @@ def build_model(config: ModelConfig, *, seed: int = 0) -> "nn.Module":
     The global random state is left as it was.
 
     Args:
-        config: Which model, and its sizes.
+        config: Sizes of the model; the type of `config` says which model.
         seed: Seed of the initial weights.
 
     Raises:

@@ -1,8 +1,7 @@
 """Sizes of the networks: frozen values that load no PyTorch, so that experiments can be listed without it.
 
-A configuration also says what it needs of its data (`sizes`), what a sample costs (`flops`), and which module it is the
-configuration of (`module`). Another network joins with a configuration here, a line in `MODELS`, and its module in a
-file of its own.
+A configuration also says what its data must be like (`sizes`), what a sample costs (`flops`), and how to build its
+network (`module`). To add a network, write a configuration here, a line in `MODELS`, and a file with the module.
 """
 
 import math
@@ -21,8 +20,8 @@ Activation = Literal["gelu", "relu"]
 class Size(NamedTuple):
     """One thing that a network and its data must agree on.
 
-    `what` names it in the words of the spec. `wanted` is the network's value and `given` the data's. With `may_spare`
-    the network takes data that has less, because it then has room to spare.
+    `what` names it in the words of the spec. `wanted` is the value of the network and `given` that of the data. With
+    `may_spare` the network also takes data with a smaller value.
     """
 
     what: str
@@ -44,17 +43,17 @@ class ModelConfig(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def sizes(self, *, task: str, shape: Sequence[int], num_classes: int | None) -> list[Size]:
-        """What must agree with data of this task, of samples of this shape, and of so many classes."""
+        """Return what must agree with data of this task, with samples of this shape and this number of classes."""
 
     def flops(self, *, tokens: int | None = None) -> float:
-        """Floating-point operations of a training step per sample: 6 for each weight and token.
+        """Return the floating-point operations of a training step per sample: 6 for each weight and token.
 
         Args:
-            tokens: Tokens of a sample, for a network that takes any number of them.
+            tokens: Number of tokens of a sample, for a network that takes any number.
         """
 
     def module(self) -> "nn.Module":
-        """The network itself, with weights drawn from PyTorch's global random state."""
+        """Build the network, with weights drawn from PyTorch's global random state."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class ViTConfig:
     Args:
         image_size: Pixels on a side.
         patch_size: Pixels on a side of a patch; divides `image_size`.
-        num_channels: C.
+        num_channels: Number C of colour channels.
         num_classes: Number of outputs.
         num_layers: Number of blocks.
         num_heads: H.
@@ -73,7 +72,7 @@ class ViTConfig:
         mlp_width: Width of the hidden layer of a block.
         activation: "gelu" or "relu".
         init_scale: Factor on the initial weights and biases of attention, MLP and classifier. Norms, patch embedding,
-            class token and positions keep theirs.
+            class token and positions keep their usual scale.
 
     >>> ViTConfig(num_classes=100).num_tokens
     65
@@ -103,11 +102,11 @@ class ViTConfig:
 
     @property
     def num_tokens(self) -> int:
-        """T: the patches and the class token."""
+        """Return the number T of tokens: the patches and the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
 
     def sizes(self, *, task: str, shape: Sequence[int], num_classes: int | None) -> list[Size]:
-        """Images of this size, and at most this many classes."""
+        """Require images of this size, and at most this many classes."""
         image = (self.num_channels, self.image_size, self.image_size)
         return [
             Size("task", "classify", task),
@@ -116,11 +115,11 @@ class ViTConfig:
         ]
 
     def flops(self, *, tokens: int | None = None) -> float:
-        """Of the blocks; the number of tokens follows from the image."""
+        """Count the blocks; the number of tokens follows from the size of the image."""
         return 6.0 * _block_weights(self) * self.num_tokens
 
     def module(self) -> "nn.Module":
-        """A `ViT`."""
+        """Build a `ViT`."""
         from rankrise.lab.models._vit import ViT
 
         return ViT(self)
@@ -131,16 +130,16 @@ class GPTConfig:
     """Sizes of a `GPT`; the defaults are GPT-2 small, 124 million weights.
 
     Args:
-        vocab_size: V.
-        context: The most tokens of a sequence.
+        vocab_size: Size V of the vocabulary.
+        context: Largest number of tokens in a sequence.
         num_layers: Number of blocks.
         num_heads: H.
         head_dim: r; H r need not be the width.
         width: d, the dimension of a token.
         mlp_width: Width of the hidden layer of a block.
-        activation: "gelu" (by tanh, as GPT-2 has it) or "relu".
+        activation: "gelu" (in the tanh form of GPT-2) or "relu".
         init_scale: Factor on the initial weights and biases of attention and MLP. Norms, positions and the token
-            embedding, which is the output layer too, keep theirs.
+            embedding, which is also the output layer, keep their usual scale.
 
     >>> GPTConfig(num_layers=6, num_heads=6, width=384, mlp_width=1536).head_dim
     64
@@ -162,7 +161,7 @@ class GPTConfig:
         _check_scale(self.init_scale)
 
     def sizes(self, *, task: str, shape: Sequence[int], num_classes: int | None) -> list[Size]:
-        """Sequences and a vocabulary of at most these sizes."""
+        """Require sequences and a vocabulary of at most these sizes."""
         return [
             Size("task", "next_token", task),
             Size("context", self.context, shape[-1], may_spare=True),
@@ -170,11 +169,11 @@ class GPTConfig:
         ]
 
     def flops(self, *, tokens: int | None = None) -> float:
-        """Of the blocks and the output layer, at full context."""
+        """Count the blocks and the output layer, at full context."""
         return 6.0 * (_block_weights(self) + self.vocab_size * self.width) * self.context
 
     def module(self) -> "nn.Module":
-        """A `GPT`."""
+        """Build a `GPT`."""
         from rankrise.lab.models._gpt import GPT
 
         return GPT(self)
@@ -185,9 +184,9 @@ class ToyHeadConfig:
     """Sizes of a `ToyHead`.
 
     Args:
-        dim: d.
-        head_dim: r.
-        init_scale: α: initial weights are standard normal times this, divided by √d.
+        dim: Dimension d of a token.
+        head_dim: Dimension r of the head.
+        init_scale: Scale α: initial weights are standard normal numbers times α / √d.
     """
 
     dim: int = 10
@@ -199,28 +198,28 @@ class ToyHeadConfig:
         _check_scale(self.init_scale)
 
     def sizes(self, *, task: str, shape: Sequence[int], num_classes: int | None) -> list[Size]:
-        """Tokens of this dimension."""
+        """Require tokens of this dimension."""
         return [Size("task", "regress", task), Size("dim", self.dim, shape[-1])]
 
     def flops(self, *, tokens: int | None = None) -> float:
-        """Of the four matrices; 10 tokens unless given."""
+        """Count the four matrices; a sample has 10 tokens by default."""
         return 24.0 * self.dim**2 * (tokens or 10)
 
     def module(self) -> "nn.Module":
-        """A `ToyHead`."""
+        """Build a `ToyHead`."""
         from rankrise.lab.models._toy_head import ToyHead
 
         return ToyHead(self)
 
 
 def _block_weights(config: "ViTConfig | GPTConfig") -> int:
-    """Weights of attention and MLP of all blocks."""
+    """Return the number of weights in attention and MLP of all blocks."""
     attention, mlp = 4 * config.num_heads * config.head_dim, 2 * config.mlp_width
     return config.num_layers * config.width * (attention + mlp)
 
 
 def _check_counts(config: Any, *others: str) -> None:
-    """Refuse a field that is no positive integer; fields named in `others` are not looked at."""
+    """Refuse a field that is not a positive integer; fields named in `others` are not checked."""
     for name, value in vars(config).items():
         if name not in others:
             object.__setattr__(config, name, as_count(value, name, least=1))

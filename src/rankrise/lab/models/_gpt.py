@@ -16,7 +16,8 @@ from rankrise.lab.models._configs import GPTConfig
 class GPT(nn.Module):
     """Tokens to logits of the next token; make one with `build_model`.
 
-    Initial law of GPT-2: normal with deviation 0.02, the two outputs of a block divided by √(2 num_layers), biases 0.
+    Initial weights are GPT-2's: normal with standard deviation 0.02, the two output layers of a block divided by
+    √(2 num_layers), biases 0.
     """
 
     def __init__(self, config: GPTConfig) -> None:

@@ -1,7 +1,7 @@
 """Attention over at most 65 tokens: on a GPU, a kernel that reads Q, K, V once and writes their gradients once.
 
-An image of 64 patches and a class token has 65 tokens; general kernels pad that to 128 and, backwards, read the output
-and its norms again. Here one program holds a whole head: a tile of 64 tokens and, on its own, the last one.
+An image of 64 patches and a class token has 65 tokens. General kernels pad these to 128 and, in the backward pass, read
+the output and its norms again. Here one program holds a whole head: a tile of 64 tokens, and the last token by itself.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ def _(qkv: Tensor) -> Tensor:
 
 @torch.library.custom_op("rankrise::short_attention_backward", mutates_args=())
 def short_attention_backward(qkv: Tensor, grad: Tensor) -> Tensor:
-    """Gradient with respect to `qkv`, of its shape; the probabilities are computed again, nothing else is read."""
+    """Return the gradient with respect to `qkv`; the probabilities are computed again instead of being stored."""
     from rankrise.lab.models import _short_attention_kernels as kernels
 
     qkv, grad = qkv.contiguous(), grad.contiguous()

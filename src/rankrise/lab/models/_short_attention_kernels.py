@@ -79,7 +79,7 @@ def forward(qkv, out, tokens, heads, scale, DIM: tl.constexpr, HAS_LAST: tl.cons
 def backward(qkv, grad, dqkv, tokens, heads, scale, DIM: tl.constexpr, HAS_LAST: tl.constexpr):
     """Write the gradients of Q, K and V; see `short_attention_backward`.
 
-    Tiles are loaded again where they are used, from the cache: held all along, they would spill registers.
+    Tiles are loaded from the cache each time they are used, because keeping them would spill registers.
     """
     sample, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     width = heads * DIM

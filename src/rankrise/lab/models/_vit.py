@@ -1,4 +1,4 @@
-"""The paper's vision transformer: pre-norm, class token, heads wider than width / heads.
+"""The paper's vision transformer: pre-norm, with a class token and heads wider than width / heads.
 
 Legend: B images, C channels, P = (image / patch)² patches, T = P + 1 tokens, d width.
 """
@@ -13,7 +13,8 @@ from rankrise.lab.models._configs import ViTConfig
 class ViT(nn.Module):
     """Images to logits; make one with `build_model`.
 
-    Of the last block only the class token is read, so only that is computed: the same function, a tenth cheaper.
+    The classifier reads only the class token of the last block, so only that token is computed there. The outputs are
+    the same, at nine tenths of the cost.
     """
 
     def __init__(self, config: ViTConfig) -> None:

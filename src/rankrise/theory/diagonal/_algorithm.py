@@ -38,10 +38,10 @@ from rankrise.theory.diagonal._transition import (
     settle_symmetric,
 )
 
-_EPSILON = 1e-6  # of its expected product |g|/‖H‖: where the winner starts phase B in the limit
+_EPSILON = 1e-6  # the winner starts phase B in the limit at this part of its expected product |g|/‖H‖
 _NEGLIGIBLE = 1e-6  # |q| that a coordinate must have to stay in a phase B that was cut short
-_TIE = 1e-8  # times until active that agree to this relative accuracy tie
-_SETTLED = 1e-3  # of the largest product: as close to its limit, a phase B that was cut short counts as settled
+_TIE = 1e-8  # coordinates tie whose times until active agree to this relative accuracy
+_SETTLED = 1e-3  # a phase B that was cut short counts as settled this close to its limit, in largest products
 
 
 def time_until_active(log_w: Array, log_w_hat: Array, gradient: Array, wall: Array | float) -> Array:
@@ -76,12 +76,12 @@ def incremental_stages(
     follows the flow from θ^k + ε (e_i, sgn(g_i) e_i) on the support and the winner to its limit θ^{k+1} (11).
     With θ0 and α it predicts the activation times of that very run: log w starts at its own value, the walls stand
     where |q| = ¼ |w² - ŵ²| is the threshold, and the growth ∫ g dt during phase B counts for the coordinates that wait.
-    Products above the threshold from the start are active from the start, at time 0. Those that wait are taken as
-    zero, which is rough where α is as large as 0.1.
+    Products above the threshold from the start are active at time 0. Products of coordinates that wait are taken as
+    zero, which is inaccurate for α as large as 0.1.
 
-    Coordinates whose times agree to 1e-8 tie and activate as a group, from equal starts in the limit, where those that
-    a symmetry exchanges stay equal. The certificates of this and all later stages then say that the limit is not
-    unique. A gradient below 1e-9 of the largest at θ = 0 reads as zero.
+    Coordinates whose times agree to 1e-8 tie and activate as a group. In the limit they start equal, and coordinates
+    that a symmetry exchanges stay equal. The certificates of this and all later stages then say that the limit is not
+    unique. A gradient below 1e-9 of the largest at θ = 0 counts as zero.
 
     Args:
         net: The network.
@@ -90,7 +90,7 @@ def incremental_stages(
         log10_alpha: log10 α, negative.
         threshold: |q| at which a coordinate counts as active; finite-α form only.
         t_end: Leave out stages after this rescaled time; the status says if there are any.
-        max_stages: Stop after so many stages; 4p if None.
+        max_stages: Stop after this many stages; 4p if None.
         on_stage: Called with the rescaled time after each stage, for progress.
 
     Returns:
@@ -160,7 +160,7 @@ class _Clock:
         self.log_w_hat[index] = self.log_c[index] - self.log_w[index]
 
     def logs(self, q: Array) -> tuple[Array, Array]:
-        """Return log w and log ŵ where q is not zero, -inf for those that wait; balanced in the limit."""
+        """Return log w and log ŵ, with -inf for coordinates that wait (q = 0); balanced in the limit."""
         if self.limit:
             return balanced_logs(q)
         return np.where(q != 0, self.log_w, -np.inf), np.where(q != 0, self.log_w_hat, -np.inf)
@@ -218,13 +218,13 @@ class _Run:
         )
 
     def _delta(self) -> Array:
-        """Δ_k, infinite on the support, where rounding noise would read as zero."""
+        """Return Δ_k; it is infinite on the support, where the gradient is only rounding."""
         gradient = np.where(np.abs(self.gradient) > GRADIENT_FLOOR * self.scale, self.gradient, 0.0)
         delta = time_until_active(self.clock.log_w, self.clock.log_w_hat, gradient, self.clock.wall)
         return np.where(self.q != 0, np.inf, delta)
 
     def _start(self) -> Status:
-        """Products of a run that are above the threshold from the start: phase B from there, at time 0."""
+        """Follow phase B at time 0 for the products of a run that are above the threshold from the start."""
         q = np.zeros_like(self.q) if self.clock.limit else log_products(self.clock.log_w, self.clock.log_w_hat)
         above = np.flatnonzero(np.abs(q) > self.clock.threshold)
         if len(above) == 0 or self.max_stages == 0:
@@ -279,7 +279,7 @@ class _Run:
         return end.status
 
     def _settle(self, start: Array) -> Transition:
-        """The balanced flow; tied coordinates that are still equal move as one in the limit."""
+        """Follow the balanced flow; in the limit, tied coordinates that are still equal move as one."""
         equal = [group for group in self.classes if start[group].all() and np.ptp(np.abs(start[group])) == 0]
         end = settle_symmetric(self.net, start, equal, scale=self.scale) if equal and self.clock.limit else None
         if end is not None:
@@ -288,7 +288,7 @@ class _Run:
         return settle(self.net, start, logs=self.clock.logs(start), scale=self.scale, saddles=saddles)
 
     def _size_at_start(self, group: Index) -> float:
-        """|q| from which the winners start phase B: the threshold; in the limit far below where they will rest."""
+        """Return |q| from which winners start phase B: the threshold, or in the limit far below where they rest."""
         if not self.clock.limit:
             return self.clock.threshold
         column = self.net.hessian_columns(torch.from_numpy(self.q), group[:1].tolist())
@@ -297,7 +297,7 @@ class _Run:
         return _EPSILON * float(np.abs(self.gradient[group[0]])) / curvature if curvature > 0 else _EPSILON
 
     def _adopt(self, start: Array, end: Transition) -> bool:
-        """Take over the end of phase B; at finite α, only as far as the next activation."""
+        """Take over the end of phase B, at finite α only up to the next activation. Return whether it settled."""
         clock = self.clock
         self.q, self.loss, self.gradient = end.products, end.loss, end.gradient
         if clock.limit or end.status is not Status.FINISHED:

@@ -44,7 +44,7 @@ class StageTimes:
 
     @property
     def distances(self) -> Tensor:
-        """Distance of each α from the limit: max_k |time - T_k| over what activated by t_end, (n,); NaN for nothing."""
+        """Distance of each α from the limit, (n,): max_k |time - T_k| over what activated by t_end; NaN for nothing."""
         if not self.coordinates:
             return torch.full((len(self.log10_alphas),), torch.nan, dtype=torch.float64)
         gaps = (self.measured - self.limit).abs()
@@ -58,7 +58,7 @@ class StageTimes:
 
     @property
     def prediction_errors(self) -> Tensor:
-        """Largest relative error of the finite-α prediction at each α, (n,), over times both give; NaN for none."""
+        """Largest relative error of the prediction at each α, (n,), over times that both give; NaN for none."""
         if not self.coordinates:
             return torch.full((len(self.log10_alphas),), torch.nan, dtype=torch.float64)
         errors = (self.predicted / self.measured - 1).abs()
@@ -107,7 +107,8 @@ def stage_times(
         threshold: |q_i| that a coordinate must pass.
         rtol: As for `solve_flow`.
         stages: The limit, if already known.
-        predict: Whether to run the finite-α form too, which costs about as much as the limit for each α; else NaN.
+        predict: Whether to run the finite-α form too, which costs about as much as the limit for each α. If False,
+            `predicted` is NaN.
         on_alpha: Called with each log10 α when it is done, for progress.
 
     >>> from rankrise import theory

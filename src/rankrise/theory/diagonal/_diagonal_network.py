@@ -167,7 +167,7 @@ class DiagonalNetwork:
         return loss.reshape(())
 
     def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
-        """Loss and ∂L/∂q of one chunk, by reverse mode."""
+        """Return the loss and ∂L/∂q of one chunk, by reverse mode."""
         with torch.enable_grad():
             q = q.detach().requires_grad_()
             loss = self._chunk_loss(x, y, q)
@@ -177,7 +177,7 @@ class DiagonalNetwork:
         return float(loss.detach()), slope
 
     def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
-        """Columns of ∂²L/∂q² of one chunk, by reverse mode twice; the first pass is shared by all columns."""
+        """Return columns of ∂²L/∂q² of one chunk, by reverse mode twice; all columns share the first pass."""
         with torch.enable_grad():
             q = q.detach().requires_grad_()
             loss = self._chunk_loss(x, y, q)

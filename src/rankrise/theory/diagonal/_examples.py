@@ -29,7 +29,7 @@ class _Linear(DiagonalNetwork):
         return 0.5 * float(residual @ residual) / len(x), x.T @ residual / len(x)
 
     def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
-        return self._gram[:, index]  # the same for each chunk: their weighted mean is the Gram matrix
+        return self._gram[:, index]  # every chunk returns the Gram matrix, and so does their mean
 
 
 class _AttentionHead(DiagonalNetwork):
@@ -76,7 +76,7 @@ class _AttentionHead(DiagonalNetwork):
 
 
 def _attention_parts(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """S, M, R and G of `_AttentionHead`, all batched over samples."""
+    """Return S, M, R and G of `_AttentionHead`, all batched over samples."""
     s = torch.softmax((x * a) @ x.mT, dim=-1)  # (N, n, n)
     m = s @ x  # (N, n, d)
     r = m * b - y  # (N, n, d)
@@ -84,7 +84,7 @@ def _attention_parts(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor
 
 
 def _column_sum(left: Tensor, right: Tensor) -> Tensor:
-    """colsum(left ⊙ right), over samples too."""
+    """Return colsum(left ⊙ right), summed over samples too."""
     return (left * right).sum(dim=(0, 1))
 
 
@@ -188,8 +188,8 @@ def transformer(
     Args:
         x: Tokens, (N, n, d).
         y: Targets for Z_L, (N, n, d), or labels (N, n) for cross-entropy.
-        layers: L.
-        heads: H, per layer.
+        layers: Number L of layers.
+        heads: Number H of heads in each layer.
         width: Width of the feed-forward block; d if None.
         activation: σ, twice continuously differentiable.
         feed_forward_scale: Feed-forward weights are Gaussian of standard deviation scale/√(fan in).

@@ -22,9 +22,9 @@ from rankrise.theory.diagonal._coordinates import Start, log_inverse_alpha, log_
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Piece, products_at
 
-# A product below this part of rtol does not move g noticeably; it is followed, but not felt.
+# A product below this part of rtol does not move g noticeably: its growth is followed, its effect on g is left out.
 FELT = 1e-4
-_ULPS = 1e-14  # by which a time may lie past the end
+_ULPS = 1e-14  # a time may lie past the end by this much, which is rounding
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Flow:
         num_jacobian_columns: Columns of ∂²L/∂q² computed.
         num_steps: Steps tried.
         num_rejected: Steps that failed and were repeated.
-        status: How it ended, with its remedy.
+        status: How the flow ended, with a remedy.
     """
 
     times: Tensor
@@ -120,7 +120,7 @@ def solve_flow(
         v0: v before the factor α, (p,), with |u0| ≠ |v0| in each coordinate.
         log10_alpha: log10 α, negative.
         t_end: Rescaled time at which to stop.
-        rtol: Tolerance of one step, of log w: absolute for active coordinates, relative to a fiftieth of the distance
+        rtol: Tolerance of log w in one step: absolute for active coordinates, relative to a fiftieth of the distance
             to activity for the others. At 1e-3 activation times are usually right to 1e-4 to 1e-3; halve it to check.
         max_steps: Largest number of steps tried.
         on_step: Called with the rescaled time after each step, for progress.
@@ -165,7 +165,7 @@ def solve_flow(
     times, log_w, log_w_hat, losses, gradients = (np.array(column) for column in zip(*rows, strict=True))
     times = times / inverse
     if status is Status.FINISHED:
-        times[-1] = t_end  # not an ulp beside it
+        times[-1] = t_end  # exactly, without a rounding error
     return Flow(
         times=to_tensor(times),
         products=to_tensor(log_products(log_w, log_w_hat)),
@@ -218,7 +218,7 @@ def activation_times(flow: Flow, threshold: float = 1e-3) -> Tensor:
 
 
 def _crossing(piece: Piece, i: int, node: int, threshold: float) -> float:
-    """Time at which |q_i| passes the threshold between two nodes of a path, by bisection."""
+    """Return the time at which |q_i| passes the threshold between two nodes of a path, by bisection."""
 
     def is_above(s: Array) -> bool:
         return abs(float(log_products(piece.log_w[i] + s[i], piece.log_w_hat[i] - s[i]))) > threshold

@@ -4,7 +4,7 @@ Symbols:
     A step      solve the local model (predictor), measure g at its end, bend the model so that it passes through that
                 value, solve again (corrector); their difference is the error.
     H           columns of ∂²L/∂q², measured once when a coordinate becomes active, then carried along by Broyden's
-                rank-one update and measured again when a step fails far from where they were measured, or in time
+                rank-one update and measured again when a step fails far from where they were measured, or when old
     wall        log w or log ŵ above which a coordinate counts as active; below it its product is taken as zero
     radius      largest ‖q - q_0‖ for which the model is trusted; time needs no step size of its own, so a plateau of
                 any length is one step
@@ -21,14 +21,14 @@ from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory.diagonal._coordinates import log_products
 from rankrise.theory.diagonal._local_model import LocalModel, Path, solve_model, tolerance_scale
 
-_FIRST_RADIUS = 0.1  # of ‖q - q_0‖; it adapts
-_SMALLEST_RADIUS = 1e-12  # of the products; a model that fails below it never holds
-_MODEL_TOLERANCE = 0.1  # of the tolerance of the flow
+_FIRST_RADIUS = 0.1  # largest ‖q - q_0‖ of the first step; later steps adapt it
+_SMALLEST_RADIUS = 1e-12  # in sizes of the products; a model that fails below this radius never holds
+_MODEL_TOLERANCE = 0.1  # tolerance of the local model, as a part of that of the flow
 _NEGLIGIBLE = 0.01  # a correction smaller than this part of the tolerance is not worth a gradient
-_FAR = 5.0  # columns are measured again if the products went this many times the failed step since the last time
-_OLD = 20  # plus one per active coordinate: the steps after which columns are measured again in any case
+_FAR = 5.0  # columns are measured again once the products have moved by this many times the failed step
+_OLD = 20  # columns are measured again after this many steps plus one per active coordinate in any case
 ENDLESS = 1e100  # a product as large as this, whose square float64 still holds, grows without bound
-_HYSTERESIS = 2.0  # below the wall, before an active coordinate is dropped
+_HYSTERESIS = 2.0  # an active coordinate is dropped this far below the wall
 
 
 class Landscape(Protocol):
@@ -82,7 +82,7 @@ class Integrator:
     Attributes:
         t: Time, not rescaled.
         loss: L at the products of the active coordinates.
-        gradient: g there.
+        gradient: g at these products.
     """
 
     def __init__(self, net: Landscape, log_w: Array, log_w_hat: Array, *, wall: float, rtol: float) -> None:
@@ -103,7 +103,7 @@ class Integrator:
         return log_products(self.log_w, self.log_w_hat)
 
     def step(self, t_end: float, max_steps: int) -> Piece | None:
-        """Take one step within the tolerance, at most to t_end; None if none was short enough or steps ran out."""
+        """Take one step within the tolerance, at most to t_end; None if no step was short enough or steps ran out."""
         self.active = self._find_active()
         smallest = _SMALLEST_RADIUS * (1.0 + float(np.abs(self.products).max()))
         while self._radius > smallest and self.num_steps < max_steps:
@@ -147,7 +147,7 @@ class Integrator:
         return piece
 
     def _model(self) -> LocalModel:
-        """The local model here, with columns measured for coordinates that are new."""
+        """Return the local model at this point; columns of newly active coordinates are measured."""
         now = np.zeros_like(self._known)
         now[self.active] = True
         new = np.flatnonzero(now & ~self._known)
@@ -158,7 +158,7 @@ class Integrator:
         return LocalModel(self.log_w, self.log_w_hat, self.gradient, self.active, columns, *straight)
 
     def _measure_columns(self) -> None:
-        """Measure all columns again, here."""
+        """Measure all columns again at this point."""
         self._hessian[:, self.active] = self._columns(self.active)
         self._before = np.zeros_like(self.log_w)
         self._travel, self._age = 0.0, 0
@@ -180,7 +180,7 @@ class Integrator:
         return float(np.max(np.abs(s - predicted.at(float(corrected.times[-1]))) / scale)) / self._rtol
 
     def _learn(self, model: LocalModel, s: Array, gradient: Array) -> None:
-        """Broyden's update: the columns now explain the gradient at both ends of the step."""
+        """Update the columns by Broyden's rule, so that they explain the gradient at both ends of the step."""
         moved = model.displacement(s)
         length = float(moved @ moved)
         self._before = np.zeros_like(self.log_w)

@@ -19,7 +19,7 @@ import numpy as np
 from rankrise.theory._rosenbrock import Array, Index, Mask, rodas_step
 
 _LONGEST_LAG = 10.0
-_RELAXED = 1e3  # steps of this many relaxation times show nothing of the relaxation
+_RELAXED = 1e3  # a step of this many relaxation times shows nothing of the relaxation
 _TOO_LONG = 0.5  # a coordinate may pass the wall by this much before a step is taken back
 
 
@@ -47,7 +47,7 @@ class LocalModel:
     direction: Array
     lag: float
 
-    smallest_length = 1e-18  # of ‖q - q_0‖²; below it a defect is rounding and says nothing about H
+    smallest_length = 1e-18  # for a smaller ‖q - q_0‖² a defect is rounding and says nothing about H
 
     def weights_squared(self, s: Array) -> tuple[Array, Array]:
         """Return w² and ŵ² of the active coordinates."""
@@ -149,7 +149,7 @@ def solve_model(model: LocalModel, *, duration: float, radius: float, wall: floa
         model: The local model.
         duration: Longest time.
         radius: Largest ‖q - q_0‖.
-        wall: Value of log w and log ŵ that coordinates which are not active must not pass.
+        wall: Value of log w and log ŵ that inactive coordinates must not pass.
         tolerance: Tolerance of s, relative to `tolerance_scale`.
         h: First step to try.
     """

@@ -25,7 +25,7 @@ _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
 }
 _SMALLEST_LOG10_ALPHA = -300.0
-_DIVERGED = 1e100  # a product as large as this, whose square float64 still holds
+_DIVERGED = 1e100  # a product as large as this has diverged; float64 still holds its square
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Descent:
         losses: L(q) on all samples, without weight decay, (T,).
         u: Last u, (p,).
         v: Last v, (p,).
-        status: How it ended, with its remedy; the arrays end where it stopped.
+        status: How the run ended, with a remedy; the arrays end where the run stopped.
     """
 
     optimiser: str
@@ -84,11 +84,11 @@ def descend(
         v0: θ0, before the factor α, (p,).
         log10_alpha: log10 of the scale α of the initialisation, from -300 to below 0.
         learning_rate: η.
-        num_steps: Steps to take.
+        num_steps: Number of steps to take.
         optimiser: "gd", "sgd" or "adam".
         every: Record after this many steps; the start and the last step are always recorded.
         weight_decay: λ.
-        batch_size: Samples in a step of "sgd"; the last batch of an epoch may be smaller.
+        batch_size: Number of samples in a step of "sgd"; the last batch of an epoch may be smaller.
         seed: Seed of the order of the samples in "sgd".
 
     Returns:

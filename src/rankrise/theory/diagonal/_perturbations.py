@@ -24,7 +24,7 @@ from rankrise.theory.diagonal._integrator import Integrator, Piece, products_at
 from rankrise.theory.diagonal._stage_records import Stages
 from rankrise.theory.diagonal._transition import settle
 
-_SAME = 1e-6  # of the largest product: ends that agree to this are the same
+_SAME = 1e-6  # ends are the same if they agree to this part of the largest product
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class PerturbationTest:
     Attributes:
         noise: Standard deviation of the perturbation of u.
         distances: max_i |q_i - q*_i| at the end of each run, (trials,); inf for a run without a limit;
-            empty if the support is, so that there was nothing to perturb.
-        scale: max_i |q*_i|, to judge them by.
+            empty if the support is empty, because there is then nothing to perturb.
+        scale: max_i |q*_i|, by which the distances are judged.
     """
 
     noise: float
@@ -143,7 +143,7 @@ class PerturbedFlow:
         coordinates: The coordinates that were perturbed.
         times: Rescaled times, (n,), from the perturbation on; close together at first, where the return happens.
         products: q of the flow without the perturbation, (n, p).
-        perturbed: q of the flow with it, (n, p).
+        perturbed: q of the flow with the perturbation, (n, p).
         status: How the perturbed flow ended.
     """
 
@@ -169,8 +169,8 @@ def perturb_flow(
 ) -> PerturbedFlow:
     """Add noise to the active coordinates of a flow at one time, and follow both flows.
 
-    u_i ← √|q_i| + noise · N(0, 1), v_i ← sgn(q_i) u_i for every coordinate with |q_i| above the threshold; what is
-    below goes on from where it was, so that the next stages come as they would have.
+    u_i ← √|q_i| + noise · N(0, 1), v_i ← sgn(q_i) u_i for every coordinate with |q_i| above the threshold. Coordinates
+    below it go on from where they were, so that the next stages come as they would have.
 
     Args:
         net: The network of `flow`.
@@ -180,7 +180,7 @@ def perturb_flow(
         noise: Standard deviation; the paper uses 0.05 in the middle of a stage and 0.01 at its beginning.
         threshold: |q_i| above which a coordinate is active.
         seed: Seed of the noise.
-        num_points: Times to report.
+        num_points: Number of times to report.
         rtol: As for `solve_flow`.
         max_steps: As for `solve_flow`.
 

@@ -30,11 +30,11 @@ class Certificate:
         tied: The coordinates that tie for first; one if the winner is unique.
         minimum_constant: c at θ^{k+1} (4.3); inf if the support is empty, NaN if phase B was cut short.
         left: Coordinates that left the support in this stage.
-        left_gradient: The smallest -sgn(q_i) g_i among them, q_i of before (4.2 wants it positive: the gradient keeps
-            them away); 0 if it is rounding, inf if none left.
+        left_gradient: The smallest -sgn(q_i) g_i among the coordinates that left, with q_i from before they left; 0 if
+            it is rounding, inf if none left. Assumption 4.2 needs it positive: the gradient then keeps them away.
         settled: Whether phase B reached its limit before the next activation; always true in the limit α → 0.
-        tie_at: The first stage, from 1, whose winners tied, this one or an earlier one: from there on the stages depend
-            on θ0. None if there was no tie.
+        tie_at: The first stage (counted from 1), up to this one, whose winners tied; from there on the stages depend on
+            θ0. None if there was no tie.
         from_start: Whether these coordinates were above the threshold from the start, at finite α.
         has_limit: Whether phase B has a limit; if not, `status` of the stages says why.
     """
@@ -112,7 +112,7 @@ class Stages:
         log_weights: b^0 ... b^K, (K + 1, p).
         log10_alpha: log10 α of the predicted run, None for the limit.
         threshold: |q| at which a coordinate counts as active; 0 in the limit.
-        status: How it ended, with its remedy.
+        status: How the algorithm ended, with a remedy.
         num_gradients: Gradients computed.
         num_jacobian_columns: Hessian columns computed.
     """
@@ -151,7 +151,7 @@ def minimum_constant(products: Array, hessian: Array) -> float:
         hessian: ∂²L/∂q² on the support.
 
     Returns:
-        c; exactly 0 where the smallest eigenvalue is rounding of the largest.
+        c; exactly 0 if the smallest eigenvalue is only rounding beside the largest.
 
     >>> minimum_constant(np.array([4.0]), np.array([[1.0]]))
     8.0
@@ -165,7 +165,7 @@ def minimum_constant(products: Array, hessian: Array) -> float:
 
 
 def winner_gap(delta: Array, tied: Index) -> tuple[float, int | None]:
-    """Return (Δ₂ - Δ₁) / Δ₁ and the second coordinate; 0 and the second of the group in a tie.
+    """Return (Δ₂ - Δ₁) / Δ₁ and the second coordinate; in a tie, 0 and the second coordinate of the group.
 
     >>> winner_gap(np.array([1.0, np.inf, 1.5]), np.array([0]))
     (0.5, 2)

@@ -26,10 +26,10 @@ from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Landscape,
 _HORIZON = 1e9  # longest phase B, in units of 1/scale
 _SLOW = 1e-3  # Newton's method is tried once |g| on the support is below this part of the scale
 _LEFT = 1e-6  # a product that shrinks and is below this part of the largest one has left the support
-GRADIENT_FLOOR = 1e-9  # of the scale: a smaller gradient is rounding, and reads as zero
-_STATIONARY = 1e-10  # of the scale: |g| on the support after Newton's method
+GRADIENT_FLOOR = 1e-9  # a gradient below this part of the scale is rounding, and counts as zero
+_STATIONARY = 1e-10  # largest |g| on the support after Newton's method, as a part of the scale
 _NEWTON_STEPS = 20
-_NEWTON_REACH = 0.1  # of the largest product: Newton's method must end near where the flow was
+_NEWTON_REACH = 0.1  # Newton's method must end this close to the flow, in largest products
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Transition:
 
     Attributes:
         products: q at the end, exactly zero off the support.
-        loss: L there.
-        gradient: g there, (p,).
+        loss: L at the end.
+        gradient: g at the end, (p,).
         hessian: ∂²L/∂q² on the support.
         pieces: The path, with growths of all coordinates.
         status: FINISHED, or why there is no limit.
@@ -75,13 +75,13 @@ def settle(
     """Follow the balanced flow from q on its support until it rests: equation (11).
 
     Once the flow is slow, Newton's method on the support finishes; its answer is taken if it stays close, keeps all
-    signs, is a minimum, and has a gradient that keeps away those that left. Otherwise the flow goes on.
+    signs, is a minimum, and has a gradient that keeps away the coordinates that left. Otherwise the flow goes on.
 
     Args:
         net: The network.
         q: Start; zero where the weights are held at zero.
         scale: Size of g by which slowness is judged.
-        logs: log w and log ŵ with those products, -inf where they are held at zero; balanced if None.
+        logs: log w and log ŵ that have these products, -inf for weights held at zero; balanced if None.
         saddles: Accept a stationary point that is no minimum (a tied group started on its symmetry axis).
         rtol: As for `solve_flow`.
         max_steps: As for `solve_flow`.
@@ -139,7 +139,7 @@ class _Polished:
 def _polish_and_restore(
     net: Landscape, q: Array, support: Index, side: Array, *, scale: float, saddles: bool
 ) -> _Polished:
-    """Polish; a coordinate that g at the end drives back to the side it came from has not left, and is put back."""
+    """Polish, and put back each coordinate that has not left: g at the end drives it to the side it came from."""
     gradients = columns = 0
     while True:
         end = _polish(net, q, support, scale=scale, saddles=saddles)
@@ -192,7 +192,7 @@ def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wal
         pieces: A path from time 0.
         log_w: log w of the idle coordinates at time 0; -inf for the others.
         log_w_hat: log ŵ likewise.
-        wall: Value of both at which a coordinate activates, (p,).
+        wall: Value of log w or log ŵ at which a coordinate activates, (p,).
     """
     grown = np.zeros_like(log_w)
     for piece in pieces:
@@ -238,8 +238,8 @@ def settle_symmetric(net: DiagonalNetwork, q: Array, classes: Sequence[Index], *
         scale: As for `settle`.
 
     Returns:
-        Where it rests, without its path; None if that is no stationary point of the network, so that the tie was no
-        symmetry.
+        Where the flow rests, without its path; None if that is no stationary point of the network, because the tie was
+        then no symmetry.
     """
     first = np.arange(len(q))
     for members in classes:

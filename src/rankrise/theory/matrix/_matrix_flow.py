@@ -37,16 +37,16 @@ class MatrixFlow:
 
     Attributes:
         times: Rescaled times t / log(1/α), (T,).
-        kq_singular_values: Of W_K W_Qᵀ, (T, min(d, r)), descending.
-        vo_singular_values: Of W_V W_Oᵀ, (T, min(d, r)), descending.
+        kq_singular_values: Singular values of W_K W_Qᵀ, (T, min(d, r)), descending.
+        vo_singular_values: Singular values of W_V W_Oᵀ, (T, min(d, r)), descending.
         losses: L, (T,).
         kq_drift: ‖C_KQ(t) - C_KQ(0)‖ / (‖W_K(t)‖² + ‖W_Q(t)‖²) in Frobenius norms, (T,); zero for the exact flow.
-        vo_drift: The same of C_VO.
+        vo_drift: The same for C_VO.
         weights: The matrices at the last of `times`.
         alpha: α.
         num_gradients: Gradients computed.
         num_steps: Steps accepted by the error control.
-        status: How it ended, with its remedy; the arrays end where the integration stopped.
+        status: How the flow ended, with a remedy; the arrays end where the integration stopped.
     """
 
     times: Tensor
@@ -88,7 +88,7 @@ def solve_matrix_flow(
         alpha: Scale of the initialisation, from 1e-16 to below 1.
         t_end: Rescaled time t / log(1/α) at which to stop.
         seed: Draw θ0 with standard normal entries from a generator with this seed.
-        head_dim: r for `seed`; d if not given.
+        head_dim: Dimension r, used with `seed`; d if not given.
         times: Rescaled times to report, increasing, within [0, t_end]; 201 evenly spaced ones if not given.
         rtol: Tolerance of a step, relative to each entry.
         max_steps: Largest number of steps; the status says so when it is reached.
@@ -155,7 +155,7 @@ class _Head:
         return torch.stack([g_a @ w_q, g_a.T @ w_k, g_b @ w_o, g_b.T @ w_v]).flatten().numpy()
 
     def loss_and_gradient(self, a: Tensor, b: Tensor) -> tuple[float, Tensor, Tensor]:
-        """L, G_A = -∂L/∂A and G_B = -∂L/∂B.
+        """Return L, G_A = -∂L/∂A and G_B = -∂L/∂B.
 
         Per sample, with S = softmax(X A Xᵀ), M = S X, R = Y - M B, E = R Bᵀ Xᵀ and P = S ⊙ (E - rowsum(S ⊙ E)):
         G_A = Xᵀ P X and G_B = Mᵀ R.
@@ -195,7 +195,7 @@ def _summarise(
 
 
 def _drift(left: Tensor, right: Tensor) -> Tensor:
-    """How far leftᵀ left - rightᵀ right has moved since the first entry, relative to the size of its terms."""
+    """Return how far leftᵀ left - rightᵀ right has moved since the first entry, relative to its terms."""
     c = left.mT @ left - right.mT @ right
     size = left.square().sum(dim=(-2, -1)) + right.square().sum(dim=(-2, -1))
     drift: Tensor = torch.linalg.matrix_norm(c - c[0]) / size

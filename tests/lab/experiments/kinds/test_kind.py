@@ -51,10 +51,41 @@ def test_an_unknown_kind_is_a_sentence():
             use(StagesSpecs())
 
 
-def test_nothing_asks_for_the_type_of_a_spec_but_its_own_kind():
-    """An `isinstance` over specs outside of `kinds/` would be one more file to change for a new kind."""
+def asked_types(program):
+    """Every expression of a program that asks for a type: isinstance, issubclass, `type(x) is T`, `case T()`."""
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+            yield ast.unparse(node.args[1])
+        elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.MatchClass):
+            yield ast.unparse(node.cls)
+
+
+def asks_for_a_spec(program):
     specs = {kind.spec.__name__ for kind in KINDS} | {"TheorySpec"}
-    for path in sorted(SOURCES.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-                assert not specs & set(re.findall(r"\w+", ast.unparse(node.args[1]))), path
+    return any(specs & set(re.findall(r"\w+", asked)) for asked in asked_types(program))
+
+
+def test_nothing_asks_for_the_type_of_a_spec_but_its_own_kind():
+    """A question for the type of a spec would be one more file to change for a new kind; a kind knows its own type."""
+    root = SOURCES.parents[1]
+    folders = [SOURCES, *(root / name for name in ("studies", "tools", "benchmarks", "examples"))]
+    paths = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    assert [str(path.relative_to(root)) for path in paths if asks_for_a_spec(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "isinstance(spec, TrainingSpec)",
+        "isinstance(spec, (int, kinds.FlowSpec))",
+        "issubclass(t, TheorySpec)",
+        "type(spec) is TrainingSpec",
+        "type(spec) in (FlowSpec, StagesSpec)",
+        "match spec:\n case FlowSpec(): pass",
+    ],
+)
+def test_every_way_to_ask_is_seen(program):
+    assert asks_for_a_spec(program)
+    assert not asks_for_a_spec(re.sub(r"\w+Spec", "int", program))
