@@ -1,5 +1,6 @@
 """The package as a whole: importing is free, names are listed, files stay small, pages do not drift."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -45,6 +46,57 @@ def test_unknown_name_suggests_one():
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_source_file_is_one_room(path):
     assert len(path.read_text().splitlines()) <= 400
+
+
+def imported_names(program, package):
+    """Dotted names that a program of a package imports; relative imports become absolute."""
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            above = parts[: len(parts) - node.level + 1] if node.level else []
+            yield from (".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names)
+
+
+def foreign_private_names(program, package):
+    """Imports of private names of another package; a package inside another one may read the private names of that."""
+    for name in imported_names(program, package):
+        parts = name.split(".")
+        private = next((n for n, part in enumerate(parts) if re.match(r"_(?!_)", part)), None)
+        if parts[0] == "rankrise" and private is not None and package.split(".")[:private] != parts[:private]:
+            yield name
+
+
+def test_a_package_imports_only_public_names_of_another():
+    found = []
+    for folder in ("src", "studies", "tools", "benchmarks", "examples"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            package = ".".join(path.relative_to(ROOT / "src" if folder == "src" else ROOT).parent.parts)
+            names = foreign_private_names(path.read_text(), package)
+            found += [f"{path.relative_to(ROOT)} imports {name}" for name in names]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("package", "program", "is_foreign"),
+    [
+        ("rankrise.view", "from rankrise.store._table import rows", True),
+        ("rankrise.view", "from rankrise.store import _table", True),
+        ("rankrise.view", "import rankrise.store._table as t", True),
+        ("rankrise.view", "from ..store._table import rows", True),
+        ("rankrise.view", "from .._lazy import lazy_names", False),
+        ("rankrise.view", "def f():\n from rankrise.store._table import rows", True),
+        ("rankrise.view", "from rankrise.store import rows, __doc__", False),
+        ("rankrise.view", "from ._draw import draw", False),
+        ("rankrise.lab.experiments", "from rankrise.lab.experiments.kinds._kind import Kind", True),
+        ("rankrise.lab.experiments.kinds", "from rankrise.lab.experiments._experiment import Scale", False),
+        ("studies", "from rankrise._arguments import as_count", True),
+        ("studies", "from studies._own import mine", False),
+    ],
+)
+def test_imports_of_private_names_are_seen(package, program, is_foreign):
+    assert bool(list(foreign_private_names(program, package))) == is_foreign
 
 
 def public_names(package):
