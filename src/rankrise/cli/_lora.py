@@ -13,6 +13,8 @@ from rankrise.cli._output import progress, table
 if TYPE_CHECKING:
     from rankrise.checkpoints import Advice, Extraction
 
+_WORTH_A_NOTE = 1e-3  # of the change: what other ranks within the budget might keep beyond the ones chosen
+
 Energy = Annotated[float | None, typer.Option(help="Share of its change that every module keeps [default: 0.95]")]
 Rank = Annotated[int | None, typer.Option(help="The same rank for every module.")]
 Error = Annotated[
@@ -108,7 +110,7 @@ def _text(done: "Extraction") -> str:
         f"relative error {done.error:.4g} ({where}){_with_rest(done)}. Decomposition: {how}."
     )
     lines += [f"note: {note}" for note in done.notes]
-    if done.advice.gap:
+    if done.advice.gap > _WORTH_A_NOTE:
         lines.append(f"note: other ranks within the budget might keep up to {done.advice.gap:.2g} more of the change")
     lines += done.preflight.text().splitlines()[1:]  # the first line counts the modules that matched
     if done.unchanged:

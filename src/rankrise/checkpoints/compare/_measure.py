@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankrise.checkpoints.compare._result import Row
+from rankrise.checkpoints.compare._result import Row, Status
 from rankrise.checkpoints.delta import (
     Matrix,
     delta_blocks,
@@ -25,6 +25,11 @@ from rankrise.checkpoints.match import Pair, layer_of
 from rankrise.linalg import delta_spectrum, gaussian_spectra, rank_measures
 
 _NULL_SAMPLES = 4
+_NOT_FINITE: dict[tuple[bool, ...], Status] = {  # whether the base and the tuned weights are finite
+    (False, True): "not finite: base",
+    (True, False): "not finite: tuned",
+    (False, False): "not finite: base and tuned",
+}
 
 
 class Measured(NamedTuple):
@@ -107,8 +112,7 @@ def _measure_matrix(matrix: Matrix, *, step: int, summary: bool) -> Measured:
         norm = sums.base**0.5 if all(sums.finite) else None
         return Measured(replace(row, status="identical", base_norm=norm, **ZERO))
     if not all(sums.finite):
-        who = " and ".join(side for side, ok in zip(("base", "tuned"), sums.finite, strict=True) if not ok)
-        return Measured(replace(row, status=f"not finite: {who}"))
+        return Measured(replace(row, status=_NOT_FINITE[tuple(sums.finite)]))
     if not all(map(math.isfinite, (sums.base, sums.change))):
         return Measured(replace(row, status="not finite: the change squared"))
     row = replace(row, norm=sums.change**0.5, base_norm=sums.base**0.5)

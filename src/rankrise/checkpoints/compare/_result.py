@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rankrise.checkpoints.compare._sources import Step
 from rankrise.checkpoints.match import Preflight
@@ -17,6 +17,15 @@ from rankrise.store import replacing
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NotFinite = Literal[
+    "not finite",
+    "not finite: base",
+    "not finite: tuned",
+    "not finite: base and tuned",
+    "not finite: the change squared",
+]
+Status = Literal["changed", "identical", "unchanged", "empty"] | NotFinite
+_NOT_FINITE: tuple[Status, ...] = get_args(NotFinite)
 _SHOWN = 32  # singular values in JSON
 
 
@@ -24,7 +33,8 @@ _SHOWN = 32  # singular values in JSON
 class Row:
     """A change and its measures; None where a number was not asked for or does not exist.
 
-    `status` is "changed", "identical" (bit for bit), "unchanged" (equal in value), "not finite" or "empty". `kind` is
+    `status` is "changed", "identical" (bit for bit), "unchanged" (equal in value), "empty" or "not finite", if known
+    with the side that holds NaN or infinity (`is_finite` says whether a row is one of the latter). `kind` is
     "matrix", "vector", "adapter" (scale·BA) or "circuit". Of a summary, `rank_above_floor` is a lower bound up to 8.
     """
 
@@ -36,7 +46,7 @@ class Row:
     kind: str
     shape: tuple[int, ...]
     dtype: str
-    status: str
+    status: Status
     norm: float | None = None  # ‖Δ‖_F
     base_norm: float | None = None  # ‖W0‖_F
     spectral_norm: float | None = None
@@ -58,6 +68,11 @@ class Row:
     def num_parameters(self) -> int:
         """Product of the shape."""
         return math.prod(self.shape)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether neither the weights nor the squared change overflow or hold NaN."""
+        return self.status not in _NOT_FINITE
 
     @property
     def relative(self) -> float | None:
@@ -98,9 +113,6 @@ def table(rows: Sequence[Row]) -> "pa.Table":
 def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LEAST_FOR_STAGES = 20
 CURVES = ("relative", "norm", "stable_rank", "effective_rank", "energy_rank_90", "rank_above_floor", "overlap")
@@ -237,7 +249,7 @@ def _total(step: int, rows: Sequence[Row]) -> Total:
         norm=norm,
         base_norm=base,
         relative=norm / base if norm is not None and base and len(known) == len(measured) else None,
-        num_not_finite=sum(row.status.startswith("not finite") for row in rows),
+        num_not_finite=sum(not row.is_finite for row in rows),
     )
 
 

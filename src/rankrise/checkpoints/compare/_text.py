@@ -52,7 +52,7 @@ def summary_lines(diff: Diff) -> list[str]:
             shares = ", ".join(f"{kind} {share:.0%}" for kind, share in by_kind[:6])
             lines.append(f"where (share of the squared change): {shares}")
     if total.num_not_finite:
-        names = [show(row.name, 60) for row in diff.weights() if row.status.startswith("not finite")]
+        names = [show(row.name, 60) for row in diff.weights() if not row.is_finite]
         lines.append(f"not finite: {len(names)} weights hold NaN or infinity, such as {names[0]}")
     lines += [f"note: {note}" for note in diff.notes]
     return lines

@@ -7,10 +7,9 @@ Symbols:
     λ       price of a parameter, in energy
 """
 
-import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal
 
 SIZES = (8, 16, 32, 64)  # what serving engines compile for
@@ -78,9 +77,6 @@ def snapped(rank: int) -> int:
     return next((size for size in SIZES if rank <= size), SIZES[-1]) if rank else 0
 
 
-_MAX_NODES = 50_000
-
-
 @dataclass(frozen=True)
 class Allocation:
     """Ranks for a budget, and how much better any other choice could be."""
@@ -94,18 +90,20 @@ class Allocation:
 def allocate_ranks(
     squares: Sequence[Sequence[float]], costs: Sequence[int], budget: int, *, sizes: Sequence[int] | None = None
 ) -> Allocation:
-    """Ranks that capture the most energy with at most `budget` parameters.
+    """Ranks that capture nearly the most energy with at most `budget` parameters, and how much is missing at most.
 
-    Greedy: take the directions in the order of `g_ij / c_i`, most energy per parameter first. *It is optimal wherever
-    it spends the budget exactly.* Let λ be the last ratio taken, P what is spent. For any ranks r with cost ≤ P,
+    Greedy: take the directions in the order of `g_ij / c_i`, most energy per parameter first, then whatever still fits.
+    *It is optimal wherever it spends the budget exactly.* Let λ be the last ratio taken, P what is spent. For any ranks
+    r with cost ≤ P,
 
         energy(r) − λ cost(r) = Σ_{i, j≤r_i} (g_ij − λ c_i) ≤ Σ_{g_ij > λ c_i} (g_ij − λ c_i) = energy(greedy) − λ P,
 
     since greedy takes every direction with `g_ij > λ c_i`, none with `g_ij < λ c_i`, and those of equality add nothing;
     so `energy(r) ≤ energy(greedy) − λ (P − cost(r)) ≤ energy(greedy)`. As g_ij falls in j, what greedy takes of a
-    module are its leading directions, which is a rank. Where a remainder of the budget is left, the same inequality
-    bounds what it could buy, and the choices that the bound does not rule out are searched: modules of equal cost are
-    one pool, so there are few of them. With `sizes` the search is left out, and `gap` says what it might have found.
+    module are its leading directions, which is a rank. Where a remainder of the budget is left, the same inequality,
+    with λ the ratio of the first direction that does not fit, says that the remainder buys at most λ times its
+    parameters. The remainder is smaller than the cost of that direction, so `gap` is less than the energy of that one
+    direction. The same argument holds for whole steps between `sizes`, whose ratios fall as well.
 
     Args:
         squares: For each module its σ_j², falling.
@@ -122,22 +120,27 @@ def allocate_ranks(
     (1, 0)
     """
     _check(squares, costs, budget)
-    if sizes is not None:
-        return _in_sizes(squares, costs, budget, sizes)
-    pools = _pools(squares, costs)
-    prices = sorted(((g / c, c) for c, gains in pools.items() for _, _, g in gains), reverse=True)
-    spent, price = 0, 0.0
-    for ratio, cost in prices:
-        if spent + cost > budget:
-            price = ratio
-            break
-        spent += cost
-    counts, bound = _search(pools, budget, price)
-    ranks = [0] * len(costs)
-    for cost, count in counts.items():
-        for i, j, _ in pools[cost][:count]:
-            ranks[i] = max(ranks[i], j + 1)
-    return _allocation(squares, costs, ranks, bound)
+    if sizes is None:
+        sizes = range(1, max(map(len, squares), default=0) + 1)
+    steps = []
+    for i, gains in enumerate(squares):
+        below = 0
+        for size in sizes:
+            gain = sum(gains[below:size])
+            if gain > 0:
+                steps.append((gain / (costs[i] * (size - below)), i, below, size, gain))
+            below = size
+    steps.sort(key=lambda step: (-step[0], step[1], step[2]))
+    ranks, spent = [0] * len(costs), 0
+    bound, left = 0.0, budget  # of the relaxed problem, which may take a part of the first step that does not fit
+    for ratio, i, below, size, gain in steps:
+        cost = costs[i] * (size - below)
+        bound, left = bound + min(gain, ratio * left), max(0, left - cost)
+        if ranks[i] == below and spent + cost <= budget:
+            ranks[i], spent = size, spent + cost
+    energy = sum(sum(gains[:rank]) for gains, rank in zip(squares, ranks, strict=True))
+    gap = max(0.0, bound - energy)
+    return Allocation(tuple(ranks), spent, energy, gap if gap > 1e-12 * energy else 0.0)
 
 
 def ranks_for_energy(squares: Sequence[Sequence[float]], costs: Sequence[int], energy: float) -> tuple[int, ...]:
@@ -161,91 +164,6 @@ def ranks_for_energy(squares: Sequence[Sequence[float]], costs: Sequence[int], e
             captured -= squares[i][ranks[i] - 1]
             ranks[i] -= 1
     return tuple(ranks)
-
-
-_Pools = dict[int, list[tuple[int, int, float]]]  # cost → (module, direction, gain), best first
-
-
-def _pools(squares: Sequence[Sequence[float]], costs: Sequence[int]) -> _Pools:
-    pools: _Pools = {}
-    for i, gains in enumerate(squares):
-        pools.setdefault(costs[i], []).extend((i, j, g) for j, g in enumerate(gains) if g > 0)
-    for pool in pools.values():
-        pool.sort(key=lambda step: (-step[2], step[0], step[1]))
-    return pools
-
-
-def _search(pools: _Pools, budget: int, price: float) -> tuple[dict[int, int], float]:
-    """How many of each pool, branches pruned by `energy ≤ Σ_c max_x (F_c(x) − λ c x) + λ budget`."""
-    costs = sorted(pools, reverse=True)  # the cheapest last: it fills what is left
-    sums = {c: [0.0, *accumulate(g for _, _, g in pools[c])] for c in costs}
-    at_price = {c: bisect.bisect_right([-g for _, _, g in pools[c]], -price * c) for c in costs}  # with g ≥ λ c
-    best_of = {c: sums[c][at_price[c]] - price * c * at_price[c] for c in costs}
-    ceiling = sum(best_of.values()) + price * budget
-    best: tuple[float, list[int]] = (-1.0, [])
-    counts, nodes = [0] * len(costs), 0
-
-    def choices(depth: int, left: int, lost: float, energy: float) -> Iterator[tuple[int, int, float, float]]:
-        """What is left, lost and captured with each count of one pool that may still be best; the last fills up."""
-        cost = costs[depth]
-        most = min(len(pools[cost]), left // cost)
-        if depth == len(costs) - 1:
-            yield most, left, lost, energy + sums[cost][most]
-            return
-        middle = min(at_price[cost], most)
-        for direction in (range(middle, -1, -1), range(middle + 1, most + 1)):
-            for count in direction:  # the loss is convex in count: once it is too large it stays so
-                here = best_of[cost] - (sums[cost][count] - price * cost * count)
-                if ceiling - lost - here <= best[0] * (1 + 1e-15):
-                    break
-                yield count, left - cost * count, lost + here, energy + sums[cost][count]
-
-    stack = [choices(0, budget, 0.0, 0.0)] if costs else []
-    while stack and (nodes <= _MAX_NODES or not best[1]):
-        step = next(stack[-1], None)
-        if step is None:
-            stack.pop()
-            continue
-        nodes += 1
-        counts[len(stack) - 1], left, lost, energy = step
-        if len(stack) < len(costs):
-            stack.append(choices(len(stack), left, lost, energy))
-        elif energy > best[0]:
-            best = energy, list(counts)
-    is_proven = nodes <= _MAX_NODES
-    return dict(zip(costs, best[1], strict=False)), best[0] if is_proven else ceiling
-
-
-def _in_sizes(
-    squares: Sequence[Sequence[float]], costs: Sequence[int], budget: int, sizes: Sequence[int]
-) -> Allocation:
-    """Greedy over whole steps from one size to the next, then whatever still fits; their ratios fall, too."""
-    steps = []
-    for i, gains in enumerate(squares):
-        below = 0
-        for size in sizes:
-            gain = sum(gains[below:size])
-            if gain > 0:
-                steps.append((gain / (costs[i] * (size - below)), i, below, size, gain))
-            below = size
-    steps.sort(key=lambda step: (-step[0], step[1], step[2]))
-    ranks, spent = [0] * len(costs), 0
-    bound, left = 0.0, budget  # of the relaxed problem, which may take a part of the first step that does not fit
-    for ratio, i, below, size, gain in steps:
-        cost = costs[i] * (size - below)
-        bound, left = bound + min(gain, ratio * left), max(0, left - cost)
-        if ranks[i] == below and spent + cost <= budget:
-            ranks[i], spent = size, spent + cost
-    return _allocation(squares, costs, ranks, bound)
-
-
-def _allocation(
-    squares: Sequence[Sequence[float]], costs: Sequence[int], ranks: Sequence[int], bound: float
-) -> Allocation:
-    energy = sum(sum(gains[:rank]) for gains, rank in zip(squares, ranks, strict=True))
-    parameters = sum(cost * rank for cost, rank in zip(costs, ranks, strict=True))
-    gap = max(0.0, bound - energy)
-    return Allocation(tuple(ranks), parameters, energy, gap if gap > 1e-12 * energy else 0.0)
 
 
 def _check(squares: Sequence[Sequence[float]], costs: Sequence[int], budget: int) -> None:
