@@ -34,7 +34,7 @@ ifeq ($(SCALE),smoke)
 reproduce: export OMP_NUM_THREADS ?= 1
 endif
 
-EVERYTHING := $(VENV)/.made-dev-demo-report-hf-peft-lightning-track
+EVERYTHING := $(VENV)/.made-dev-all
 
 lint: $(EVERYTHING) ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check .

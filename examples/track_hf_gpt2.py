@@ -1,4 +1,4 @@
-"""Track a small GPT-2 in HF Trainer, on the bytes of this file; needs `pip install rankrise[hf]`.
+"""Track a small GPT-2 in HF Trainer, on the bytes of this file; needs `pip install 'rankrise[hf]'`.
 
 python examples/track_hf_gpt2.py
 """

@@ -1,4 +1,4 @@
-"""Track a small vision transformer in Lightning, on random images; needs `pip install rankrise[lightning]`.
+"""Track a small vision transformer in Lightning, on random images; needs `pip install 'rankrise[lightning]'`.
 
 python examples/track_lightning_vit.py
 """

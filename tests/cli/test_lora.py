@@ -108,7 +108,10 @@ def test_verify_without_transformers_is_said_before_any_work(rankrise, pair, tmp
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = rankrise("lora", *pair, "--out", tmp_path / "a", "--verify")
     assert done.returncode == 1
-    assert "`verify` needs transformers and peft, not installed here. Install rankrise[hf,peft]" in done.stderr
+    assert (
+        "`verify` needs the packages transformers and peft, which are not installed: pip install 'rankrise[hf,peft]'"
+        in done.stderr
+    )
     assert not (tmp_path / "a").exists()
 
 

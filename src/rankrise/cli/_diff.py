@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankrise._extras import require
 from rankrise.cli._output import file, progress, table
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def diff(
     for path, option in ((parquet, "--parquet"), (html, "--html")):
         if path is not None:
             file(path, option)
+    if html is not None:
+        require("`--html`", "jinja2")
     existing(*checkpoints)
     from rankrise import checkpoints as ck
     from rankrise.checkpoints.files import show

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankrise._extras import require
 from rankrise.cli._errors import sentence
 from rankrise.cli._output import folder
 from rankrise.cli._run import Scale
@@ -34,6 +35,8 @@ def figure(
     """Draw figures of finished runs; nothing is trained. The numbers behind each figure are written too."""
     kinds = _kinds(formats)
     folder(out, "--out")
+    if set(kinds) != {"csv"}:
+        require("Drawing a figure", "matplotlib", otherwise="or ask for --format csv")
     from rankrise.lab.experiments import runs_by_experiment
     from rankrise.lab.figures import figure_ids, takes_experiment
 

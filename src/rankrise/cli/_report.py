@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rankrise.cli._output import folder
-from rankrise.cli._results import exit_if_strict, print_results, write_results
+from rankrise.cli._results import exit_if_strict, print_results, require_report, write_results
 from rankrise.cli._run import Scale
 
 
@@ -22,6 +22,7 @@ def report(
 ) -> None:
     """Write the report of finished runs; nothing is trained. It also works on results/runs of the repository."""
     folder(out, "--out")
+    require_report()
     from rankrise.lab.experiments import runs_by_experiment, unread_runs
 
     found = runs_by_experiment(runs, scale=None if scale is None else scale.value)

@@ -14,7 +14,7 @@ import typer
 
 from rankrise.cli._errors import sentence
 from rankrise.cli._output import folder, table
-from rankrise.cli._results import exit_if_strict, print_results, write_results
+from rankrise.cli._results import exit_if_strict, print_results, require_report, write_results
 from rankrise.cli._run import Scale
 from rankrise.cli._watch import PlanWatch
 
@@ -58,6 +58,7 @@ def reproduce(
     if dry_run:
         _print_plan(plan, runs, device, as_json)
         return
+    require_report()
     with _stoppable():
         _carry_out(plan, runs, out, device, strict=strict, as_json=as_json)
 

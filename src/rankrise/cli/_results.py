@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rankrise._extras import require
 from rankrise.cli._verdicts import verdict_table
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ class Results:
             ],
             "not drawn": self.gallery.missing,
         }
+
+
+def require_report() -> None:
+    """Refuse early, before any run, what the report needs at the end.
+
+    Raises:
+        ModuleNotFoundError: A package is missing.
+    """
+    require("The report", "jinja2", "matplotlib")
 
 
 def write_results(

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from rankrise._extras import require
+
 _STEP = "rankrise/step"  # the x axis of every metric in W&B
 
 
@@ -46,6 +48,7 @@ class TensorBoardSink:
     """Writes event files for TensorBoard in `folder`; needs the package `tensorboard`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        require("A TensorBoardSink", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(os.fspath(folder))
@@ -70,6 +73,7 @@ class WandbSink:
     def __init__(self, run: Any = None, *, project: str = "rankrise", folder: str | os.PathLike[str] = ".") -> None:
         self._own = run is None
         if run is None:
+            require("A WandbSink", "wandb")
             import wandb
 
             run = wandb.init(project=project, mode="offline", dir=os.fspath(folder))

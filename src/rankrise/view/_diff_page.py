@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rankrise._extras import require
 from rankrise.checkpoints.compare import (
     Diff,
     Row,
@@ -116,6 +117,7 @@ def diff_page(diff: Diff) -> str:
 
 @functools.cache
 def _template() -> "jinja2.Template":
+    require("Writing a page", "jinja2")
     import jinja2
 
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_TEMPLATE)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from rankrise._extras import require
 from rankrise.store import replacing
 from rankrise.view._colours import VIRIDIS, colour_of, colours, ink_on, shade
 from rankrise.view._figure import Axis, FigureData, Panel, Trace, to_csv
@@ -86,6 +87,7 @@ def save_figure(figure: FigureData, folder: str | os.PathLike[str]) -> tuple[Pat
 
 
 def _save(figure: FigureData, *targets: Path) -> None:
+    require("Drawing a figure", "matplotlib")
     import matplotlib as mpl
 
     for target in targets:

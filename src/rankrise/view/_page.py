@@ -11,6 +11,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankrise._extras import require
 from rankrise.view._notation import to_html
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def render(template: Path, *, styles: tuple[str, ...], scripts: tuple[str, ...],
         data: What the scripts read, as JSON.
         **values: What the template uses.
     """
+    require("Writing a page", "jinja2")
     from markupsafe import Markup
 
     safe = [script.replace("\r\n", "\n").replace("</script", "<\\/script") for script in scripts]

@@ -106,7 +106,7 @@ def test_gpt2_needs_its_encoding(tmp_path):
 
 
 def test_digits_without_scikit_learn(monkeypatch):
-    monkeypatch.setattr("rankrise.lab.data._locate.find_spec", lambda name: None)
     assert importlib.util.find_spec("sklearn") is not None
-    with pytest.raises(ModuleNotFoundError, match=r"pip install rankrise\[demo\]"):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rankrise\[demo\]'"):
         find_dataset(DataConfig("digits"))

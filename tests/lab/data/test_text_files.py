@@ -1,6 +1,6 @@
 """Texts and their encodings, and the source text of Python's library, whose files are split by name."""
 
-import builtins
+import importlib.util
 import json
 
 import pyarrow as pa
@@ -78,15 +78,8 @@ def test_damaged_files_are_named(tmp_path, vocab, message):
 
 
 def test_missing_package_says_what_to_install(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def refuse(name, *args, **kwargs):
-        if name == "tokenizers":
-            raise ModuleNotFoundError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install rankrise\[hf\]; or ask for tokenizer='bytes'"):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rankrise\[hf\]'; or ask for tokenizer='bytes'"):
         BPETokenizer(tmp_path)
 
 

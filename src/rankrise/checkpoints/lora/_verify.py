@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankrise._extras import require
 from rankrise.checkpoints.delta import Delta
 from rankrise.checkpoints.files import find_inside, open_safetensors, peft_setting
 from rankrise.checkpoints.lora._peft_writer import CONFIG, MODEL, PREFIX
@@ -65,14 +66,7 @@ def require_transformers() -> None:
     Raises:
         ImportError: transformers or peft is not installed.
     """
-    import importlib.util
-
-    missing = [name for name in ("transformers", "peft") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(
-            f"`verify` needs {' and '.join(missing)}, not installed here. Install rankrise[hf,peft], or leave it out: "
-            "the factors are checked without."
-        )
+    require("`verify`", "transformers", "peft", otherwise="or leave it out: the factors are checked without")
 
 
 def require_modules(base: Path, names: Iterable[str]) -> None:

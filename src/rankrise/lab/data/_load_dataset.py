@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from rankrise._arguments import as_count
+from rankrise._extras import require
 from rankrise.lab.data._cifar_files import cifar
 from rankrise.lab.data._data_config import DataConfig
 from rankrise.lab.data._dataset import Dataset, epoch_order
-from rankrise.lab.data._image_files import image_folder
-from rankrise.lab.data._locate import NO_DIGITS
 from rankrise.lab.data._memory import CENTRED, DIGITS, Images, Pairs, Tokens
 from rankrise.lab.data._mix import Purpose, below, bits, key, random_labels, select
 from rankrise.lab.data._text_files import text
@@ -32,10 +31,9 @@ def digits(config: DataConfig) -> Images:
     Raises:
         ModuleNotFoundError: If scikit-learn, which contains the digits, is missing.
     """
-    try:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(NO_DIGITS) from error
+    require("Loading the digits", "sklearn")
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]
     labels = torch.from_numpy(bunch.target).long()
@@ -142,6 +140,7 @@ def load_dataset(
     Raises:
         FileNotFoundError: If the data set is not there; the message says where it was looked for, what the layout
             is and how to get it.
+        ModuleNotFoundError: If a package that the data set needs is not installed.
         ValueError: If a file is not what it should be; the message names the file.
 
     >>> dataset = load_dataset(DataConfig("synthetic_images", num_train=64))
@@ -154,4 +153,7 @@ def load_dataset(
         return _MADE[config.name](config)
     if config.name in _READ:
         return _READ[config.name](config, root)
+    require("Reading image files", "PIL")
+    from rankrise.lab.data._image_files import image_folder
+
     return image_folder(config, root, workers=workers, memory=as_count(memory, "memory"))

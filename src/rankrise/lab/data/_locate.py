@@ -6,12 +6,11 @@ Nothing here reads a file or imports torch.
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
+from rankrise._extras import require
 from rankrise.lab.data._data_config import DataConfig
 
-NO_DIGITS = "The digits come with scikit-learn, which is not installed: pip install rankrise[demo]."
 # Patterns of text files, the preferred one first; `{}` is "train", or the preferred of the names of held-out files.
 _TRAIN, _HELD_OUT = "train", ("test", "valid", "validation", "val")
 _PATTERNS = ("wiki.{}.tokens", "wiki.{}.raw", "wiki.{}.txt", "{}.txt", "{}-*.parquet", "{}.parquet")
@@ -92,12 +91,14 @@ def find_dataset(config: DataConfig, *, root: Path | str | None = None) -> Path 
     >>> find_dataset(DataConfig("teacher")) is None
     True
     """
-    if config.name == "digits" and find_spec("sklearn") is None:
-        raise ModuleNotFoundError(NO_DIGITS)
+    if config.name == "digits":
+        require("Loading the digits", "sklearn")
     if config.name in CIFAR_FILES:
         return find_cifar(config, root)[0].parent
     if config.name == "image_folder":
-        return find_splits(config, root)
+        folder = find_splits(config, root)
+        require("Reading image files", "PIL")
+        return folder
     if config.name == "text":
         folder, _ = find_text(config, root)
         if config.tokenizer == "gpt2":

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rankrise._extras import require
 from rankrise.lab.data._data_config import DataConfig, DataWarning
 from rankrise.lab.data._dataset import Dataset
 from rankrise.lab.data._locate import MissingEncoding, data_root, find_bpe, find_text
@@ -70,13 +71,9 @@ class BPETokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        try:
-            import tokenizers
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "GPT-2's encoding is done by the package tokenizers, which is not installed: pip install rankrise[hf]; "
-                "or ask for tokenizer='bytes'."
-            ) from error
+        require("GPT-2's encoding", "tokenizers", otherwise="or ask for tokenizer='bytes'")
+        import tokenizers
+
         vocab, merges = folder / "vocab.json", folder / "merges.txt"
         self.vocab_size = _count_tokens(vocab)
         try:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from rankrise._extras import require
 from rankrise.tracking._tracker import RankTracker
 
 
@@ -57,5 +58,6 @@ def huggingface_callback(out: str | os.PathLike[str], **options: Any) -> Any:
         out: The run directory.
         options: Options of `RankTracker`, except `resume`, which the trainer knows.
     """
+    require("The callback of HF Trainer", "transformers")
     base = importlib.import_module("transformers").TrainerCallback
     return type("RankTrackerCallback", (_Hooks, base), {})(out, options)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from rankrise._extras import require
 from rankrise.tracking._tracker import RankTracker
 
 _NAMESPACES = ("lightning.pytorch", "pytorch_lightning")
@@ -62,6 +63,9 @@ def lightning_callback(out: str | os.PathLike[str], **options: Any) -> Any:
         out: The run directory.
         options: Options of `RankTracker`, except `resume`, which the trainer knows.
     """
-    imported = [name for name in _NAMESPACES if name in sys.modules] or _NAMESPACES[:1]
+    imported = [name for name in _NAMESPACES if name in sys.modules]
+    if not imported:
+        require("The callback of Lightning", "lightning")
+        imported = list(_NAMESPACES[:1])
     bases = tuple(importlib.import_module(name).Callback for name in imported)
     return type("RankTrackerCallback", (_Hooks, *bases), {})(out, options)
