@@ -81,14 +81,23 @@ class SafetensorsFile:
         return self._read(self.begins[name], info.num_bytes, info.shape, info.dtype)
 
     def _read(self, begin: int, length: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        buffer = torch.empty(length, dtype=torch.uint8, device="cpu")
-        with self.file.open() as descriptor:
-            read_into(
-                descriptor,
-                begin,
-                memoryview(buffer.numpy()),  # type: ignore[arg-type]
-            )
-        return buffer.view(dtype).reshape(shape)
+        return read_flat(self.file, begin, length, dtype).reshape(shape)
+
+
+def read_flat(file: File, begin: int, length: int, dtype: torch.dtype) -> Tensor:
+    """Bytes of a file as numbers in a row, copied to the CPU.
+
+    Raises:
+        ValueError: The file has changed since it was found.
+    """
+    buffer = torch.empty(length, dtype=torch.uint8, device="cpu")
+    with file.open() as descriptor:
+        read_into(
+            descriptor,
+            begin,
+            memoryview(buffer.numpy()),  # type: ignore[arg-type]
+        )
+    return buffer.view(dtype)
 
 
 def open_safetensors(file: File) -> SafetensorsFile:

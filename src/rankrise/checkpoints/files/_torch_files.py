@@ -1,41 +1,62 @@
-"""Files of `torch.save`, which are pickles: refused unless the user allows them, and then read with weights_only.
+"""Files of `torch.save`, which are pickles: refused unless the user allows them, and then read without running them.
 
-`weights_only` keeps a pickle from running code and does not bound sizes, so the members of the archive are checked
-against the file first. What the Trainer writes beside the weights is no checkpoint and is never opened.
+A file is an archive whose member `data.pkl` describes the tensors, each storage being a member of its own; or, from
+torch before 1.6, a stream of pickles followed by the storages. Either way the description is read by `read_pickle`, and
+a storage is a range of bytes that must lie in the file. Values are copied from there when they are asked for. Nothing
+is mapped, so that a file that shrinks while it is read ends in a sentence and not in the end of the process. What the
+Trainer writes beside the weights is no checkpoint and is never opened.
 """
 
+import io
+import os
 import re
+import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
-from rankrise.checkpoints.files._folders import File, show
-from rankrise.checkpoints.files._safetensors import TensorInfo, check_name
+from rankrise.checkpoints.files._folders import File, read_bytes, show
+from rankrise.checkpoints.files._safetensors import TensorInfo, check_name, read_flat
+from rankrise.checkpoints.files._torch_pickle import NotPlain, Refused, Strided, read_pickle
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pt|pth)")
 _INNER = ("state_dict", "model", "model_state_dict", "model_state", "module", "net")
-_MOST_BYTES_OLD = 2**31
+_DESCRIPTION = re.compile(r"(?P<root>[^/]+)/data\.pkl")
+_ARCHIVE = b"PK"
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature; lengths of the name and of the extra field
+_MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of a stream
+
+Place = tuple[int, int]  # first byte in the file, and number of bytes
 
 
 @dataclass(frozen=True)
 class TorchFile:
-    """The state dict of a file, mapped and not read."""
+    """The state dict of a file: what its tensors are, and where their numbers lie."""
 
+    file: File
     tensors: Mapping[str, TensorInfo]
-    values: Mapping[str, Tensor]
+    values: Mapping[str, Strided]
+    places: Mapping[str, Place]  # of storages
 
     def read(self, name: str) -> Tensor:
         """The whole tensor, as stored."""
-        return self.values[name]
+        return self._read(self.values[name])
 
     def read_rows(self, name: str, begin: int, end: int) -> Tensor:
         """Some of its rows."""
-        return self.values[name][begin:end]
+        return self._read(self.values[name].rows(begin, end))
+
+    def _read(self, tensor: Strided) -> Tensor:
+        if not tensor.num_elements:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        begin = self.places[tensor.storage.key][0] + tensor.offset * tensor.dtype.itemsize
+        flat = read_flat(self.file, begin, tensor.span() * tensor.dtype.itemsize, tensor.dtype)
+        return flat.as_strided(tensor.shape, tensor.stride)
 
 
 def is_weights(name: str) -> bool:
@@ -61,54 +82,106 @@ def open_torch(file: File, *, allowed: bool) -> TorchFile:
             f"{show(file.path)} is a pickle, which can run code when it is read. Convert it to safetensors, or pass "
             "`allow_torch_load=True` (--allow-torch-load): it is then read with weights_only."
         )
-    is_archive = _check_sizes(file)
-    with file.open():  # the same file as was found
-        loaded = _load(file, mapped=is_archive)
+    with file.open() as descriptor, os.fdopen(os.dup(descriptor), "rb") as stream:
+        loaded, places = _read_description(file, stream)
     values = _state_dict(file, loaded)
-    tensors = {name: TensorInfo(tuple(t.shape), t.dtype, t.numel() * t.element_size()) for name, t in values.items()}
-    for key, info in tensors.items():
+    tensors: dict[str, TensorInfo] = {}
+    for key, tensor in values.items():
         check_name(file, key)
-        if info.num_bytes > values[key].untyped_storage().nbytes():  # strides of zero claim what is not there
+        info = TensorInfo(tensor.shape, tensor.dtype, tensor.num_elements * tensor.dtype.itemsize)
+        if info.num_bytes > tensor.storage.num_bytes:  # strides of zero claim what is not there
             raise ValueError(f"{show(file.path)} must store every value; {show(key)!r} repeats some. Save it again.")
-    return TorchFile(tensors, values)
+        if places.get(tensor.storage.key, (0, -1))[1] != tensor.storage.num_bytes:
+            raise ValueError(
+                f"{show(file.path)} must hold the {tensor.storage.num_bytes} bytes of {show(key)!r}; it does not. "
+                "Copy it again."
+            )
+        tensors[key] = info
+    return TorchFile(file, tensors, values, places)
 
 
-def _check_sizes(file: File) -> bool:
-    """Refuse an archive whose members claim more than the file holds; says whether it is an archive."""
-    if not zipfile.is_zipfile(file.real):
-        if file.size > _MOST_BYTES_OLD:
-            raise ValueError(f"{show(file.path)} must be in the format of torch 1.6 or later. Save it again.")
-        return False
+def _read_description(file: File, stream: BinaryIO) -> tuple[Any, dict[str, Place]]:
+    """What was saved, with tensors as `Strided`; and where the storages lie."""
     try:
-        with zipfile.ZipFile(file.real) as archive:
-            members = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        if zipfile.is_zipfile(stream):
+            return _read_archive(file, stream)
+        stream.seek(0)
+        if stream.read(len(_ARCHIVE)) == _ARCHIVE:
+            raise zipfile.BadZipFile("its list of members is missing or cannot be read")
+        stream.seek(0)
+        return _read_stream(file, stream)
+    except (zipfile.BadZipFile, NotImplementedError, struct.error) as error:
         raise ValueError(f"{show(file.path)} is damaged: {show(error)}. Copy it again.") from None
-    names = [member.filename for member in members]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{show(file.path)} must hold every member once. It was not read.")
-    for member in members:
-        if member.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{show(file.path)} must not be compressed; {show(member.filename)!r} is. Save it again.")
-    total = sum(member.file_size for member in members)
-    if total > file.size:
-        raise ValueError(f"{show(file.path)} claims {total} bytes and has {file.size}. It was not read.")
-    return True
-
-
-def _load(file: File, *, mapped: bool) -> Any:
-    try:
-        return torch.load(file.real, map_location="cpu", weights_only=True, mmap=mapped)
-    except Exception as error:
-        found = re.search(r"Unsupported (?:global|class)[^ ]*:? (?:GLOBAL )?(\S+)", str(error))
-        why = f"it asks for {show(found[1])}" if found else show(str(error).split("\n")[0])
+    except _Claims as error:
+        raise ValueError(f"{show(file.path)} {error}") from None
+    except Exception as error:  # a damaged pickle can raise any exception
+        why = str(error) if isinstance(error, Refused) else f"its pickle is damaged ({type(error).__name__}: {error})"
         raise ValueError(
-            f"{show(file.path)} must hold tensors and plain values only (weights_only); {why}. "
+            f"{show(file.path)} must hold tensors and plain values only (weights_only); {show(why)}. "
             "Load it where you trust it and save its state dict as safetensors."
         ) from None
 
 
-def _state_dict(file: File, loaded: object) -> dict[str, Tensor]:
+class _Claims(ValueError):
+    """An archive says of itself what cannot be; the message goes on after the name of the file."""
+
+
+def _read_archive(file: File, stream: BinaryIO) -> tuple[Any, dict[str, Place]]:
+    with zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+    names = {member.filename: member for member in members}
+    if len(names) < len(members):
+        raise _Claims("must hold every member once. It was not read.")
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+            raise _Claims(f"must not be compressed; {show(member.filename)!r} is. Save it again.")
+    total = sum(member.file_size for member in members)
+    if total > file.size:
+        raise _Claims(f"claims {total} bytes and has {file.size}. It was not read.")
+    roots = [match["root"] for name in names if (match := _DESCRIPTION.fullmatch(name))]
+    if len(roots) != 1:
+        raise Refused(f"the archive holds {len(roots)} descriptions of tensors, data.pkl")
+    places = {name: _place(file, stream, member) for name, member in names.items()}
+    byteorder = places.get(f"{roots[0]}/byteorder")
+    if byteorder is not None and read_bytes(stream.fileno(), *byteorder) != b"little":
+        raise Refused("its numbers are stored in the byte order of another machine")
+    loaded, _ = read_pickle(io.BytesIO(read_bytes(stream.fileno(), *places[f"{roots[0]}/data.pkl"])))
+    data = f"{roots[0]}/data/"
+    return loaded, {name.removeprefix(data): place for name, place in places.items() if name.startswith(data)}
+
+
+def _place(file: File, stream: BinaryIO, member: zipfile.ZipInfo) -> Place:
+    header = read_bytes(stream.fileno(), member.header_offset, _LOCAL_HEADER.size)
+    signature, *lengths = _LOCAL_HEADER.unpack(header)
+    begin = member.header_offset + _LOCAL_HEADER.size + sum(lengths)
+    if signature != b"PK\3\4" or begin + member.file_size > file.size:
+        raise zipfile.BadZipFile(f"{member.filename} is not where the list of members says")
+    return begin, member.file_size
+
+
+def _read_stream(file: File, stream: BinaryIO) -> tuple[Any, dict[str, Place]]:
+    (magic, _), (protocol, _), (machine, _) = (read_pickle(stream) for _ in range(3))
+    if (magic, protocol) != (_MAGIC, _PROTOCOL):
+        raise Refused("it does not begin as a file of torch.save does")
+    if not isinstance(machine, dict) or machine.get("little_endian") is not True:
+        raise Refused("its numbers are stored in the byte order of another machine")
+    (loaded, storages), (keys, _) = read_pickle(stream), read_pickle(stream)
+    if not isinstance(keys, list) or not all(type(key) is str for key in keys):
+        raise Refused("it does not list its storages")
+    places: dict[str, Place] = {}
+    for key in keys:
+        if key not in storages:
+            raise Refused("it lists a storage that no tensor is in")
+        begin = stream.tell() + 8
+        num_bytes = int.from_bytes(stream.read(8), "little") * storages[key].dtype.itemsize
+        if begin + num_bytes > file.size:
+            raise Refused("it ends within a storage")
+        places[key] = begin, num_bytes
+        stream.seek(begin + num_bytes)
+    return loaded, places
+
+
+def _state_dict(file: File, loaded: object) -> dict[str, Strided]:
     """The mapping of names to tensors: inside {"state_dict": …}, {"model": …} and the like, else the outer one."""
     inner = [_tensors(loaded.get(key)) for key in _INNER] if isinstance(loaded, Mapping) else []
     best = max(inner, key=len, default={}) or _tensors(loaded)
@@ -118,15 +191,14 @@ def _state_dict(file: File, loaded: object) -> dict[str, Tensor]:
             f"{type(loaded).__name__}. Save the state dict alone."
         )
     for key, value in best.items():
-        if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        if isinstance(value, NotPlain):
             raise ValueError(
                 f"{show(file.path)} must store plain tensors; {show(key)!r} is sparse, quantised or without values. "
                 "Save it as a dense one."
             )
-    return best
+    return {key: value for key, value in best.items() if isinstance(value, Strided)}
 
 
-def _tensors(place: object) -> dict[str, Tensor]:
-    """Without the graph that parameters would carry along."""
+def _tensors(place: object) -> dict[str, Strided | NotPlain]:
     items = place.items() if isinstance(place, Mapping) else ()
-    return {str(key): value.detach() for key, value in items if isinstance(value, Tensor)}
+    return {str(key): value for key, value in items if isinstance(value, Strided | NotPlain)}
