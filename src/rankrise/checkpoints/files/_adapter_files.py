@@ -8,17 +8,17 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankrise.checkpoints.files._folders import show
+from rankrise.checkpoints.files._peft_settings import PeftSettings
 from rankrise.checkpoints.files._safetensors import TensorInfo
 
 _PEFT = re.compile(r"(?P<module>.+)\.(?P<kind>lora_[AB]|lora_embedding_[AB])(?:\.(?:[^.]+\.)?weight|\.[^.]+)?")
 _MLX = re.compile(r"(?P<module>.+)\.(?P<kind>lora_[ab])")
-_SAFE_PATTERN = re.compile(r"[\w.\\^$|-]*(?:\.\*[\w.\\^$|-]*){0,2}")
 _REFUSED = (
     "use_dora",
     "use_qalora",
@@ -33,8 +33,8 @@ _REFUSED = (
     "velora_config",
     "monteclora_config",
 )
-_LONGEST_PATTERN = 1000  # a name has up to 500 characters, and each may be escaped
 _KEEPS_THE_BASE = ("gaussian", "eva", "orthogonal", "mica")  # starts for which PEFT leaves the base alone
+_MEND = "Mend its config."
 Read = Callable[[str], Tensor]
 
 
@@ -82,6 +82,9 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
     kind = str(config.get("peft_type"))
     if kind != "LORA":
         raise ValueError(f"An adapter must be LoRA; its config says {show(kind)!r}. Merge it into its base first.")
+    for option in ("use_rslora", "fan_in_fan_out"):
+        if not isinstance(config.get(option), bool | None):
+            raise ValueError(f"{option} of an adapter must be true or false; got {show(config[option], 40)!r}. {_MEND}")
     for option in _REFUSED:
         if config.get(option):
             raise ValueError(f"An adapter must be plain LoRA, scale·BA; its config has {option}. Merge it first.")
@@ -91,6 +94,7 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
             f"An adapter must leave its base alone; init_lora_weights is {show(start)!r}, for which PEFT changes "
             "the base on loading. Save it with `path_initial_model_for_weight_conversion`, or merge it."
         )
+    ranks, alphas = PeftSettings(config, "rank"), PeftSettings(config, "alpha")
     pairs: dict[str, dict[str, str]] = {}
     for name in tensors:
         if match := _PEFT.fullmatch(name):
@@ -102,10 +106,10 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
         prefix = "lora_embedding_" if any(key.startswith("lora_embedding_") for key in names) else "lora_"
         a, b = _both(module, names, f"{prefix}A", f"{prefix}B")
         rank, inputs, outputs = _peft_shapes(module, tensors[a].shape, tensors[b].shape)
-        _check_rank(config, module, rank)
+        _check_rank(ranks, module, rank)
         transposed = prefix == "lora_embedding_" or bool(config.get("fan_in_fan_out"))
         shape = (inputs, outputs) if transposed else (outputs, inputs)
-        scale = _peft_scale(config, module.removeprefix("base_model.model."), rank)
+        scale = _peft_scale(config, alphas, module.removeprefix("base_model.model."), rank)
         deltas[f"{module}.weight"] = LowRankDelta(f"{module}.weight", a, b, scale, shape, rank, "peft", transposed)
     return deltas
 
@@ -172,52 +176,23 @@ def _unfit(module: str, a: tuple[int, ...], b: tuple[int, ...]) -> ValueError:
     return ValueError(f"A and B of {show(module)!r} must share a rank; their shapes are {a} and {b}.")
 
 
-def _check_rank(config: Mapping[str, Any], module: str, rank: int) -> None:
+def _check_rank(settings: PeftSettings, module: str, rank: int) -> None:
     """PEFT builds a module with `r` or a rank of `rank_pattern`; factors of another rank are not what it would load."""
-    patterns = config.get("rank_pattern")
-    ranks = [config.get("r"), *(patterns.values() if isinstance(patterns, Mapping) else ())]
-    if type(ranks[0]) is int and rank not in ranks:
+    default = settings.values[0]
+    if default is not None and rank not in settings.values:
         raise ValueError(
-            f"The rank of an adapter must be in its config; {show(module)!r} has {rank} and r is {show(ranks[0])}. "
+            f"The rank of an adapter must be in its config; {show(module)!r} has {rank} and r is {show(default)}. "
             "Take the config and the file of one adapter."
         )
 
 
-def _peft_scale(config: Mapping[str, Any], module: str, rank: int) -> float:
-    given = peft_setting(config, "alpha", module)
+def _peft_scale(config: Mapping[str, Any], settings: PeftSettings, module: str, rank: int) -> float:
+    given = settings.of(module)
     alpha = _number(given)
     if alpha is None:
         why = "its config has no lora_alpha" if given is None else f"{show(given, 40)} is no number for lora_alpha"
-        raise ValueError(f"The scale of the adapter on {show(module)!r} must be known; {why}. Mend its config.")
+        raise ValueError(f"The scale of the adapter on {show(module)!r} must be known; {why}. {_MEND}")
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank) if rank else 0.0
-
-
-def peft_setting(config: Mapping[str, Any], kind: Literal["rank", "alpha"], module: str) -> Any:
-    """What PEFT gives a module: the value of the first pattern that matches the end of its name, else the default.
-
-    Args:
-        config: An `adapter_config.json`; `rank_pattern` and `alpha_pattern` go before `r` and `lora_alpha`.
-        kind: Which of the two settings.
-        module: Name of the module in memory.
-
-    Raises:
-        ValueError: A key of a pattern is an expression that may take forever to match, or none at all.
-
-    >>> peft_setting({"r": 8, "rank_pattern": {"q_proj": 4}}, "rank", "layers.0.q_proj")
-    4
-    """
-    patterns = config.get(f"{kind}_pattern")
-    for key, value in (patterns if isinstance(patterns, Mapping) else {}).items():
-        if len(key) > _LONGEST_PATTERN or not _SAFE_PATTERN.fullmatch(key):
-            raise ValueError(
-                f"A key of {kind}_pattern must be a plain name; got {show(key)!r}. Write full module names."
-            )
-        try:
-            if re.match(rf"(.*\.)?({key})$", module):
-                return value
-        except re.error:
-            raise ValueError(f"A key of {kind}_pattern must be a name or an expression; got {show(key)!r}.") from None
-    return config.get("r" if kind == "rank" else "lora_alpha")
 
 
 def _number(value: object) -> float | None:

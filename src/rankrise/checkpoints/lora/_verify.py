@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankrise._extras import require
 from rankrise.checkpoints.delta import Delta
-from rankrise.checkpoints.files import find_inside, open_safetensors, peft_setting
+from rankrise.checkpoints.files import PeftSettings, find_inside, open_safetensors
 from rankrise.checkpoints.lora._peft_writer import CONFIG, MODEL, PREFIX
 from rankrise.checkpoints.match import Module
 
@@ -42,11 +42,12 @@ def verify_factors(folder: Path, deltas: Mapping[str, tuple[Callable[[], Delta],
         ValueError: A module is missing from the file, or has a rank or scale that was not meant.
     """
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    ranks, alphas = PeftSettings(config, "rank"), PeftSettings(config, "alpha")
     file = open_safetensors(find_inside(folder, MODEL))
     errors = {}
     for name, (delta, module) in deltas.items():
         a, b = (file.read(f"{PREFIX}{name}.lora_{letter}.weight").to(torch.float32) for letter in "AB")
-        rank, alpha = peft_setting(config, "rank", name), peft_setting(config, "alpha", name)
+        rank, alpha = ranks.of(name), alphas.of(name)
         if rank != a.shape[0] or alpha != rank:
             raise ValueError(f"The adapter of {name!r} must have rank and alpha {a.shape[0]}; got {rank} and {alpha}.")
         left, right = (a.mT, b.mT) if module.is_transposed else (b, a)
