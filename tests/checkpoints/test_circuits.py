@@ -84,3 +84,16 @@ def test_heads_with_grouped_attention_against_brute_force(tmp_path):
         assert row.relative == pytest.approx(float(delta.norm() / product.norm()), rel=1e-5)
         assert row.stable_rank == pytest.approx(float(sigma.square().sum() / sigma[0] ** 2), rel=1e-4)
         assert len(row.spectrum) == 8
+
+
+def test_every_tower_is_cut_by_its_own_config(tmp_path):
+    names = ("vision_model.encoder.layers.0", "model.layers.0")  # the second as Qwen2-VL names its text model on disk
+    state = {f"{path}.self_attn.{role}_proj.weight": torch.randn(16, 16) for path in names for role in "qkvo"}
+    config = {"text_config": {"num_attention_heads": 2}, "vision_config": {"num_attention_heads": 4}}
+    for side, size in (("base", 0.0), ("tuned", 0.1)):
+        files.save(tmp_path / side, {name: weight * (1 + size) for name, weight in state.items()}, config)
+    found = diff(tmp_path / "base", tmp_path / "tuned")
+    counts = {name: len({row.head for row in found.circuits() if row.name == name + ".self_attn"}) for name in names}
+    assert counts == {"vision_model.encoder.layers.0": 4, "model.layers.0": 2}
+    note = "heads: the number of heads is read from 'text_config', which the names of the weights do not say"
+    assert found.notes == (note,)

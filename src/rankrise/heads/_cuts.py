@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from rankrise.heads._configs import PartConfig
 from rankrise.heads._families import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, Layout
 from rankrise.heads._inventory import Found, Inventory, ancestors, lookup
 from rankrise.heads._views import WeightView
@@ -25,6 +26,7 @@ class HeadCounts:
     num_heads: int
     num_kv_heads: int | None = None
     head_dim: int | None = None
+    note: str | None = None  # where the number of heads does not come from the config that the path names
 
 
 def stated_counts(witnesses: Iterable[Any], name: str) -> HeadCounts:
@@ -38,7 +40,8 @@ def stated_counts(witnesses: Iterable[Any], name: str) -> HeadCounts:
         num_kv_heads = num_kv_heads or _integer(witness, NUM_KV_HEADS)
         head_dim = head_dim or _integer(witness, HEAD_DIM)
         if num_heads := _integer(witness, NUM_HEADS):
-            return HeadCounts(num_heads, num_kv_heads, head_dim)
+            note = witness.note if isinstance(witness, PartConfig) else None
+            return HeadCounts(num_heads, num_kv_heads, head_dim, note)
     raise ValueError(
         f"The number of heads of {name!r} must be known; neither the module nor a config has one of "
         f"{', '.join(NUM_HEADS)}. Pass `num_heads=` or `config=`."

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankrise.heads._configs import configs_at
+
 ADAPTER = re.compile(r"(?P<module>.*?)\.?\b(?P<kind>lora_[AB])\.(?:(?P<adapter>.+)\.)?weight")
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
@@ -136,6 +138,7 @@ class Inventory:
     shared: Mapping[str, str]  # every name of a parameter that a module has under several -> the first of them
     config: Any  # the caller's config
     notes: tuple[str, ...] = field(default=())
+    num_heads: int | None = None  # query heads of every layer, as the caller states them
 
     def module_class(self, path: str) -> str:
         """Class name of the innermost module at `path`, without FSDP2's prefix; "" for a state dict."""
@@ -145,10 +148,11 @@ class Inventory:
     def witnesses(self, path: str) -> Iterator[Any]:
         """Objects that may know the number of heads of the attention at `path`, the caller's config first.
 
-        The module itself, what it contains, then its ancestors, each followed by its own `config`.
+        Of a config with several parts, the part that `path` lies in. Then the module itself, what it contains, and its
+        ancestors, each followed by its own `config`.
         """
-        if self.config is not None:
-            yield self.config
+        if self.config is not None or self.num_heads is not None:
+            yield from configs_at(self.config, path, self.num_heads)
         inside = [p for p in self.modules if p != path and (p.startswith(f"{path}.") or not path)]
         for place in (path, *inside, *ancestors(path)):
             for module in self.modules.get(place, ()):
@@ -157,7 +161,7 @@ class Inventory:
                     yield config
 
 
-def take_inventory(source: nn.Module | Mapping[str, Tensor], config: Any) -> Inventory:
+def take_inventory(source: nn.Module | Mapping[str, Tensor], config: Any, num_heads: int | None = None) -> Inventory:
     """List a module's or a state dict's tensors under names without wrappers."""
     named: dict[str, Tensor]
     if isinstance(source, nn.Module):
@@ -183,6 +187,7 @@ def take_inventory(source: nn.Module | Mapping[str, Tensor], config: Any) -> Inv
         shared=_shared(named, strip) if isinstance(source, nn.Module) else {},
         config=config,
         notes=strip.notes(),
+        num_heads=num_heads,
     )
 
 

@@ -42,7 +42,8 @@ def resolve(
         heads: Your own layout, or several, used instead of the table.
         num_heads: Query heads of every layer. None: found in the modules or their configs.
         config: A mapping or object such as a model's config.json, asked before the modules: `num_attention_heads`,
-            `num_key_value_heads`, `head_dim`; `lora_alpha` for a state dict with LoRA pairs; `norm_first` for a state
+            `num_key_value_heads`, `head_dim`, also of a part of the model under `vision_config` and the like;
+            `lora_alpha` for a state dict with LoRA pairs; `norm_first` for a state
             dict of torch's own layers, if the norm is to be found.
         fold_norm: Fold gain and centring of the norm before attention into W_K, W_Q and W_V; see `NormGain`.
 
@@ -62,7 +63,9 @@ def resolve(
     >>> layer.notes
     ('biases: projections have biases, which no product contains',)
     """
-    inventory = take_inventory(source, _with_num_heads(config, num_heads))
+    if num_heads is not None and (type(num_heads) is not int or num_heads < 1):
+        raise ValueError(f"`num_heads` must be a positive integer; got {num_heads!r}.")
+    inventory = take_inventory(source, config, num_heads)
     refuse_quantised(inventory)
     layouts = _layouts(heads)
     if heads is None:
@@ -151,7 +154,8 @@ def _layer(
         index=index,
         name=path,
         views=tuple(views.values()),
-        notes=layer_notes(inventory, layout, names, path, views, gain),
+        notes=(*layer_notes(inventory, layout, names, path, views, gain), *((counts.note,) if counts.note else ())),
+        doubt=counts.note,
     )
 
 
@@ -167,12 +171,3 @@ def _layouts(heads: Layout | Sequence[Layout] | None) -> Sequence[Layout]:
     if not layouts or not all(isinstance(layout, Layout) for layout in layouts):
         raise ValueError(f"`heads` must be a Layout or several of them; got {heads!r}.")
     return layouts
-
-
-def _with_num_heads(config: Any, num_heads: int | None) -> Any:
-    if num_heads is None:
-        return config
-    if type(num_heads) is not int or num_heads < 1:
-        raise ValueError(f"`num_heads` must be a positive integer; got {num_heads!r}.")
-    plain = config if isinstance(config, Mapping) or config is None else vars(config)
-    return {**(plain or {}), "num_heads": num_heads}

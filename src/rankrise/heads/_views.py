@@ -179,6 +179,7 @@ class AttentionLayer:
     name: str  # path of the module that holds the weights, without wrappers
     views: tuple[WeightView, ...]  # the views of q, k, v, o
     notes: tuple[str, ...] = ()  # what the products leave out of the whole bilinear form
+    doubt: str | None = None  # where the number of heads is from, if not from the config that the path names
 
     @property
     def roles(self) -> Mapping[str, WeightView]:

@@ -35,9 +35,7 @@ def find_heads(base: Checkpoint, pairs: Mapping[str, Pair], *, heads: Layout | N
         for name, pair in pairs.items()
         if pair.base_name is not None and pair.base_name not in base.scales
     }
-    config: Any = base.config
-    text = config.get("text_config") if config else None  # of models that also see or hear
-    return resolve(state, heads, num_heads=num_heads, config=text if isinstance(text, dict) else config)
+    return resolve(state, heads, num_heads=num_heads, config=base.config)
 
 
 def measure_layer(

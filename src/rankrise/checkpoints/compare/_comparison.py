@@ -216,10 +216,12 @@ def _heads(plan: Plan, heads: Layout | bool, num_heads: int | None, notes: list[
         return None
     known = _all_weights(plan.base, plan.preflights[0])
     try:
-        return find_heads(plan.base, known, heads=heads if isinstance(heads, Layout) else None, num_heads=num_heads)
+        found = find_heads(plan.base, known, heads=heads if isinstance(heads, Layout) else None, num_heads=num_heads)
     except ValueError as error:
         notes.append(f"heads are left out: {error}")
         return None
+    notes += dict.fromkeys(layer.doubt for layer in found if layer.doubt)
+    return found
 
 
 class _Work:
