@@ -8,9 +8,8 @@ from tests.lab.claims import planted
 from tests.lab.claims.test_both_directions import LINE, verdict_of
 
 from rankrise.lab.claims._claim import Finding, predicate
-from rankrise.lab.claims._evaluate import PREDICATES
+from rankrise.lab.claims._evaluate import PREDICATES, departure
 from rankrise.lab.claims._judge import judge
-from rankrise.lab.claims._recipes import departure
 from rankrise.lab.experiments import experiments, to_json, vary
 
 OF_EVERY_SEED = {

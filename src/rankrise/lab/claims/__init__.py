@@ -1,6 +1,7 @@
 """What the paper claims, and what it leaves open, as predicates on the tables of runs: a number, a bound, a verdict.
 
-Nothing is trained or solved here. A claim that fails is reported as failing, one whose runs are missing as not tested.
+Nothing is trained or solved here. A claim that fails is reported as failing; a claim whose runs are missing is reported
+as not tested.
 """
 
 from rankrise.lab.claims._claim import Claim as Claim

@@ -1,9 +1,11 @@
-"""A claim, how it is measured, and what came out."""
+"""A claim, how its number is measured, and the verdict on it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
+
+from rankrise.runs import Array
 
 Comparison: TypeAlias = Literal["≤", "≥", "<", ">"]
 Bound: TypeAlias = tuple[Comparison, float]
@@ -17,9 +19,9 @@ class Claim:
         id: The name of the claim: what is claimed, @, and what it is claimed of.
         statement: The claim in words.
         reference: Where the paper or the reproduction makes it; "beyond the paper" for our own.
-        circuit: "kq", "vo", both, or the loss.
+        circuit: What the number is read from: "kq", "vo", both circuits, or the loss.
         layers: Which layers count.
-        aggregate: The number, from the table to the value: what is averaged, compared, taken the worst of.
+        aggregate: How the number is made from the table: what is averaged, what is compared, where the worst is taken.
         threshold: What the number must be.
         set_after_seeing: Whether the number or the bound was chosen after a look at runs; `aggregate` then says so.
         of: The experiment or the family of experiments that it is claimed of.
@@ -45,15 +47,15 @@ class Verdict:
     Attributes:
         claim: The claim.
         verdict: "holds", "fails" or "not tested".
-        value: Mean over seeds of the claim's number, or that of the worst seed where the claim is one of every seed;
-            None if not tested.
-        low: Lower end of the 95% interval of that mean over seeds; None for one seed, and where the worst decides.
-        high: Upper end.
-        n: What it is made of, such as "3 seeds × 8 heads × 6 layers".
-        reason: The number of each seed, and what is behind that of the worst in words, layer by layer where there are
-            layers; or why it was not tested.
-        runs: The runs it was read from, name and hash.
-        is_open: Whether the interval contains the bound: more seeds could turn the verdict.
+        value: The mean over seeds of the claim's number, or the number of the worst seed if the claim says that
+            something is so in every seed; None if the claim was not tested.
+        low: Lower end of the 95% interval of that mean; None if there is one seed, or if the worst seed decides.
+        high: Upper end of that interval.
+        n: What the number is made of, such as "3 seeds × 8 heads × 6 layers".
+        reason: The number of each seed, and for the worst seed the numbers behind it, layer by layer where there are
+            layers; or why the claim was not tested.
+        runs: The runs that the number was read from, each as name and hash.
+        is_open: Whether the interval contains the bound, so that more seeds could turn the verdict.
     """
 
     claim: Claim
@@ -84,7 +86,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Finding:
-    """One number of one seed, what it is made of, and the numbers behind it in words."""
+    """The number of one seed, the numbers behind it in words, and how many heads, layers or the like it is made of."""
 
     value: float
     detail: str
@@ -95,13 +97,13 @@ class Finding:
 class Predicate:
     """A claim with the experiments it needs and the function that gives its number.
 
-    `measure` gets one run of each experiment in `needs`, all of one seed. With `at_least`, experiments beyond so many
-    may be missing; `measure` gets those that are there. `shared` is the part of a spec that must be equal in all of
-    them, and `one_of` says so in words. With `of_every_seed` the claim says that something is always so: it is judged
-    by its worst seed, since a mean would hide one that contradicts it.
+    `measure` gets one run of each experiment in `needs`, all of one seed. If `at_least` is given, only so many of these
+    experiments must have runs, and `measure` gets the runs that are there. `shared` takes the part of a spec that must
+    be equal in all of the runs, and `one_of` names that part in words. With `of_every_seed` the claim says that
+    something is always so; its worst seed decides, because a mean would hide a seed that contradicts it.
     """
 
-    group: str  # of the list of claims: "1" to "5", or "beyond"
+    group: str  # the section of the list of claims: "1" to "5", or "beyond"
     claim: Claim
     needs: tuple[str, ...]
     measure: Callable[..., Finding]
@@ -136,9 +138,9 @@ def predicate(
     circuit: str,
     layers: str,
     aggregate: str,
-    needs: tuple[str, ...],
     measure: Callable[..., Finding],
     must_be: Bound,
+    needs: tuple[str, ...] = (),
     at_least: int | None = None,
     shared: Callable[[Mapping[str, Any]], object] | None = None,
     one_of: str = "",
@@ -148,8 +150,9 @@ def predicate(
 ) -> Predicate:
     """A predicate whose claim says its own threshold, and after what its measure was set (`set_after`, a clause).
 
-    The id of the claim is made of `name` and of what it is claimed of (`of`, an experiment or a family); `about` is the
-    heading under which reports show it, unless that is `of` itself.
+    The id of the claim is made of `name` and of what it is claimed of (`of`, an experiment or a family). The claim
+    needs the runs of `of` alone unless `needs` names others. `about` is the heading under which reports show the claim;
+    the heading is `of` itself unless given.
     """
     comparison, bound = must_be
     aggregate = f"{aggregate}; worst seed" if of_every_seed else aggregate
@@ -166,4 +169,14 @@ def predicate(
         of=of,
         about=about or of,
     )
-    return Predicate(group, claim, needs, measure, comparison, bound, at_least, shared, one_of, of_every_seed)
+    return Predicate(group, claim, needs or (of,), measure, comparison, bound, at_least, shared, one_of, of_every_seed)
+
+
+def listed(values: Array, form: str = ".2f") -> str:
+    """Numbers as text, joined by commas, for a sentence.
+
+    >>> import numpy as np
+    >>> listed(np.array([1.0, 2.5]))
+    '1.00, 2.50'
+    """
+    return ", ".join(format(float(value), form) for value in values)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rankrise.lab.claims._claim import Bound, Finding, Predicate, predicate
-from rankrise.lab.claims._curves import listed
+from rankrise.lab.claims._claim import Bound, Finding, Predicate, listed, predicate
 from rankrise.lab.claims._networks import final_ranks, parts, rank_curves
 from rankrise.lab.experiments import family_members, scale_family
 from rankrise.runs import RunData, rank_correlation
@@ -20,7 +19,7 @@ _FIGURE = "[v1] Fig. 4, [v2] Fig. 7"
 
 
 def scale_of(run: RunData) -> float:
-    """The factor of its initial weights."""
+    """The factor that multiplied the initial weights of a run."""
     return float(run.part("model").get("init_scale", 1.0))
 
 
@@ -31,7 +30,7 @@ def all_but_scale(spec: Mapping[str, Any]) -> object:
 
 
 def size_and_length(spec: Mapping[str, Any]) -> object:
-    """What networks on two data sets must have in common: all of the model but its classes, and the epochs."""
+    """What networks on two data sets must have in common: the epochs, and the model but for its number of classes."""
     model = {key: value for key, value in spec.get("model", {}).items() if key != "num_classes"}
     return model, spec.get("training", {}).get("epochs")
 
@@ -45,7 +44,7 @@ def ordered_pairs(*runs: RunData, circuit: str) -> Finding:
 
 
 def ends_apart(*runs: RunData, circuit: str) -> Finding:
-    """Stable rank at the largest scale over that at the smallest, in the layer where they differ least."""
+    """The stable rank at the largest scale over that at the smallest, in the layer where this ratio is least."""
     family = sorted(runs, key=scale_of, reverse=True)
     large, small = final_ranks(family[0], circuit), final_ranks(family[-1], circuit)
     scales = [f"{scale_of(run):g}" for run in (family[0], family[-1])]
@@ -54,7 +53,7 @@ def ends_apart(*runs: RunData, circuit: str) -> Finding:
 
 
 def accuracy_lost(*runs: RunData) -> Finding:
-    """Test accuracy at the largest scale less that at the smallest."""
+    """The test accuracy at the largest scale minus that at the smallest."""
     family = sorted(runs, key=scale_of, reverse=True)
     found = np.array([run.scalar("test_accuracy")[-1] for run in family])
     scales = ", ".join(f"{scale_of(run):g}" for run in family)
@@ -63,13 +62,16 @@ def accuracy_lost(*runs: RunData) -> Finding:
 
 
 def mean_rank_ratio(first: RunData, second: RunData, *, circuit: str) -> Finding:
-    """Mean stable rank over layers and heads of one network over that of another."""
+    """The stable rank of one network, mean over layers and heads, divided by that of another network."""
     a, b = (final_ranks(run, circuit) for run in (first, second))
     return Finding(float(a.mean() / b.mean()), f"{listed(a)} against {listed(b)}, layer by layer.", parts(first))
 
 
 def steadier(first: RunData, second: RunData) -> Finding:
-    """Difference of the median over layers of the rank correlation of stable rank with time."""
+    """How much steadier ranks rise in the first network: the difference of rank correlations with time.
+
+    The correlation of each network is the median over its layers.
+    """
     medians = []
     for run in (first, second):
         steps, ranks = rank_curves(run, "kq")

@@ -1,13 +1,14 @@
-"""From runs to verdicts: seeds are matched, and what is missing is said."""
+"""From runs to verdicts: runs of one seed are matched, and each missing run is named in the reason."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rankrise.lab.claims import _comparisons, _networks, _toy, _variants
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
-from rankrise.lab.claims._recipes import departure
-from rankrise.lab.experiments import find_experiment, to_json
+from rankrise.lab.experiments import SCALES, experiments, find_experiment, to_json
 from rankrise.runs import NotMeasurable, RunData, group_runs
 
 PREDICATES: tuple[Predicate, ...] = (
@@ -16,7 +17,8 @@ PREDICATES: tuple[Predicate, ...] = (
     *_comparisons.PREDICATES,
     *_variants.PREDICATES,
 )
-_PIPE = r"\|"  # inside a cell of a table
+_PIPE = r"\|"  # how a cell of a table in Markdown writes |
+_LENGTH = ("epochs", "warmup_epochs", "track_every", "num_spectra", "evaluate_every")  # fields of `training`
 _TITLES = {
     "1": "The toy learns in stages",
     "2": "The learned change has low rank",
@@ -39,16 +41,17 @@ def claims() -> list[Claim]:
 def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, str] | None = None) -> list[Verdict]:
     """Test every claim on the runs there are.
 
-    Seeds are the independent repeats: heads of one network are not, so a number is taken over heads and layers within a
-    run, and its 95% interval (Student's t) over runs. The verdict is that of the mean; of a claim that something is
-    always so, that of the worst seed, without an interval. Experiments that a claim compares are compared seed by seed.
-    A run on data that only stands in for the experiment's own, as at scale `smoke`, and one with fewer than ten
-    measurements, test nothing. A run that is not of scale `paper` counts, and its verdict says what it is: "scale
-    small", "60 of 500 epochs".
+    Seeds are independent repeats, and the heads of one network are not. A number is therefore taken over heads and
+    layers within a run, and its 95% interval (Student's t) over runs. The mean over seeds decides; if a claim says that
+    something is always so, its worst seed decides and there is no interval. Experiments that a claim compares are
+    compared seed by seed. A run tests nothing if its data only stand in for the experiment's own data, as at scale
+    `smoke`, or if it has fewer than ten measurements. A run of another scale than `paper` counts, and the verdict names
+    the difference: "scale small", "60 of 500 epochs".
 
     Args:
         runs: Folders of finished runs by experiment, one for each seed.
-        absent: Why experiments have no run, by name, a sentence each: the reason of what is not tested.
+        absent: Why experiments have no run, a sentence for each experiment, by name. Claims that are not tested because
+            of a missing run give this sentence as their reason.
 
     Raises:
         ValueError: A folder is no run of an experiment.
@@ -90,7 +93,7 @@ def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absen
         findings = [predicate.measure(*group) for group in used]
     except NotMeasurable as error:
         return untested(predicate, str(error))
-    except (OSError, ValueError):  # says a path of this machine
+    except (OSError, ValueError):  # its message would publish a path of this machine
         return untested(predicate, f"A run of {', '.join(present)} cannot be read: move it away, and run it again.")
     sources = tuple(dict.fromkeys(run.source for group in used for run in group))
     apart = dict.fromkeys(departure(name, run.spec) for name, run in zip(present, used[0], strict=True))
@@ -98,7 +101,7 @@ def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absen
 
 
 def _stand_in(name: str, run: RunData) -> str:
-    """Why a run is not of the data its experiment is about, as at scale `smoke`; empty when it is."""
+    """Why a run is on other data than its experiment is about, as at scale `smoke`; empty if it is on those data."""
     wanted = to_json(find_experiment(name).paper).get("data", {}).get("name")
     got = run.spec.get("data", {}).get("name")
     if wanted is None or got is None or got == wanted:
@@ -106,8 +109,50 @@ def _stand_in(name: str, run: RunData) -> str:
     return f"{run.source} was trained on {got}, which stands in for {wanted}: run it at a larger scale."
 
 
+@functools.cache
+def _registered(name: str) -> dict[str, dict[str, Any]]:
+    """The specs of an experiment by scale, from the largest scale to the smallest; empty for an unknown experiment."""
+    known = experiments().get(name)
+    return {scale: to_json(known.spec(scale)) for scale in reversed(SCALES)} if known else {}
+
+
+def departure(name: str, spec: Mapping[str, Any]) -> str:
+    """How a run differs from its experiment at scale `paper`, such as "60 of 500 epochs"; empty if it does not.
+
+    >>> from dataclasses import replace
+    >>> from rankrise.lab.experiments import experiments, to_json, vary
+    >>> known = experiments()["vit-cifar10"]
+    >>> departure("vit-cifar10", to_json(vary(known.paper, seed=3)))
+    ''
+    >>> departure("vit-cifar10", to_json(vary(known.paper, epochs=60)))
+    '60 of 500 epochs'
+    >>> departure("vit-cifar10", to_json(known.small))
+    'scale small'
+    >>> departure("vit-cifar10", to_json(replace(known.paper, training=replace(known.paper.training, track_every=7))))
+    'a spec of its own'
+    """
+    for scale, other in _registered(name).items():
+        words = "" if scale == "paper" else f"scale {scale}"
+        if {**other, "seed": 0} == {**spec, "seed": 0}:
+            return words
+        if "training" in spec and _rest(other) == _rest(spec):
+            done, whole = spec["training"]["epochs"], other["training"]["epochs"]
+            if done == whole:
+                break  # the runs differ in their warm-up, or in the steps at which they were measured
+            return f"{words}, {done} of {whole} epochs" if words else f"{done} of {whole} epochs"
+    return "a spec of its own"
+
+
+def _rest(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec without its seed, its length, and the steps at which the run is measured."""
+    training = spec.get("training")
+    if not isinstance(training, Mapping):
+        return {**spec, "seed": 0}
+    return {**spec, "seed": 0, "training": {key: value for key, value in training.items() if key not in _LENGTH}}
+
+
 def describe_claims() -> str:
-    """All claims as a page in Markdown, each with its exact predicate; `docs/claims.md` is this text."""
+    """All claims as a page in Markdown, each with its exact predicate; `docs/claims.md` holds this text."""
     lines = [
         "# Claims",
         "",

@@ -1,4 +1,4 @@
-"""From the numbers of seeds to a verdict."""
+"""How the numbers of several seeds become one verdict."""
 
 import math
 import statistics
@@ -14,16 +14,16 @@ def judge(
     sources: tuple[str, ...],
     apart: str = "",
 ) -> Verdict:
-    """The mean over seeds against the bound, or the worst seed's number where the claim is one of every seed.
+    """Compare the mean over seeds with the bound, or the worst seed's number if the claim is about every seed.
 
-    Infinity counts where it is on the claim's side, and is so in all seeds or the worst one decides.
+    An infinite number counts if it is on the claim's side and either all seeds are infinite or the worst seed decides.
 
     Args:
         predicate: The claim.
-        seeds: Of the runs.
-        findings: The number of each.
-        sources: Runs, by name.
-        apart: What sets the runs apart from their experiment at scale `paper`.
+        seeds: The seeds of the runs.
+        findings: The number of each seed.
+        sources: The runs, each as name and hash.
+        apart: How the runs differ from their experiment at scale `paper`.
     """
     values = [finding.value for finding in findings]
     may_be_infinite = predicate.of_every_seed or all(math.isinf(value) for value in values)
@@ -58,12 +58,12 @@ def judge(
 
 
 def untested(predicate: Predicate, reason: str) -> Verdict:
-    """No verdict, and why."""
+    """The verdict "not tested", with the reason."""
     return Verdict(predicate.claim, "not tested", None, None, None, "", reason, ())
 
 
 def _numbers(seeds: Sequence[int], values: Sequence[float]) -> str:
-    """The number of each of several seeds.
+    """The number of each of several seeds, in a sentence; empty for one seed.
 
     >>> _numbers([0, 1, 2], [1.02, 1.12, 0.8441])
     'Seeds 0, 1, 2: 1.02, 1.12, 0.844.'
@@ -74,7 +74,7 @@ def _numbers(seeds: Sequence[int], values: Sequence[float]) -> str:
 
 
 def _about(predicate: Predicate, values: Sequence[float], *, is_open: bool) -> str:
-    """Of the interval, or why there is none."""
+    """What the interval means, or why there is none, in a sentence; empty if there is nothing to say."""
     if len(values) == 1:
         return "One seed: no interval."
     if predicate.of_every_seed:
@@ -85,7 +85,7 @@ def _about(predicate: Predicate, values: Sequence[float], *, is_open: bool) -> s
 
 
 def _parts(findings: Sequence[Finding]) -> list[str]:
-    """What stands behind the number of each seed.
+    """What the number of each seed is made of, in words.
 
     >>> _parts([Finding(0.0, "", {"perturbations": count}) for count in (4, 5, 3)])
     ['3 to 5 perturbations']
@@ -101,7 +101,7 @@ def _parts(findings: Sequence[Finding]) -> list[str]:
 
 
 def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """95% of Student's t around the mean; none for one value, or where values are infinite.
+    """The 95% interval of Student's t around the mean; None twice for one value, or if a value is infinite.
 
     >>> _interval([0.2, 0.2, 0.2])
     (0.2, 0.2)
@@ -111,6 +111,6 @@ def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     n = len(values)
     if n < 2 or not all(map(math.isfinite, values)):
         return None, None
-    mean = statistics.mean(values)  # exact, rounded once: that of equal numbers is that number
+    mean = statistics.mean(values)  # `statistics.mean` rounds once, so that the mean of equal numbers is that number
     half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
     return mean - half, mean + half

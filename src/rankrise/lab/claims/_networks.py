@@ -1,16 +1,15 @@
-"""Claims 2, 3 and 5 on one trained network: the change has low rank, its rank grows, the circuits and layers differ."""
+"""Claims 2, 3 and 5 on one network: the change has low rank, its rank grows, and circuits and layers differ."""
 
 import functools
 
 import numpy as np
 
-from rankrise.lab.claims._claim import Finding, Predicate, predicate
-from rankrise.lab.claims._curves import listed
+from rankrise.lab.claims._claim import Finding, Predicate, listed, predicate
 from rankrise.linalg import gaussian_spectra, stable_rank
 from rankrise.runs import Array, NotMeasurable, RunData, early_mean, rank_correlation
 from rankrise.view import CIRCUITS
 
-NETWORKS = {  # with where the paper shows them
+NETWORKS = {  # each network, and where the paper shows it
     "vit-cifar10": "[v1] Fig. 1, 5, 12; [v2] Fig. 1, 4, 5",
     "vit-cifar10-scale-1": "as [v2] Fig. 1, 4, 5, at 100 of 500 epochs",
     "vit-cifar100": "[v1] Fig. 14, [v2] Fig. 4",
@@ -20,8 +19,8 @@ NETWORKS = {  # with where the paper shows them
     "vit-tiny-imagenet": "as [v2] Fig. 4, on 20 classes",
     "vit-digits": "as [v2] Fig. 4, on digits",
 }
-_OTHER_PARTS = (0.02, 0.1)  # of the steps, to show what depends on the choice
-_FEWEST = 10  # measurements, below which a run is a trial of the machinery
+_OTHER_PARTS = (0.02, 0.1)  # of the steps; they show how much depends on the choice of 5%
+_FEWEST = 10  # measurements; a run with fewer only tries out the programs
 
 
 def rank_curves(run: RunData, circuit: str) -> tuple[Array, Array]:
@@ -42,13 +41,13 @@ def final_ranks(run: RunData, circuit: str) -> Array:
 
 
 def parts(run: RunData, circuit: str = "kq") -> dict[str, int]:
-    """How many heads and layers stand behind a number."""
+    """How many heads and layers a number is made of."""
     layers, heads = rank_curves(run, circuit)[1].shape[1:]
     return {"heads": heads, "layers": layers}
 
 
 def against_init(run: RunData, circuit: str) -> Finding:
-    """Stable rank of the change over that of the product at the start, in the worst layer."""
+    """The stable rank of the change over that of the product at the start, in the layer where the ratio is largest."""
     sigma = run.initial_spectrum(circuit)
     start = ((sigma**2).sum(-1) / sigma.max(-1) ** 2).mean(-1)
     final = final_ranks(run, circuit)
@@ -59,7 +58,7 @@ def against_init(run: RunData, circuit: str) -> Finding:
 
 
 def against_random(run: RunData, circuit: str) -> Finding:
-    """Stable rank of the change over that of a random product of the same shape, in the worst layer."""
+    """The stable rank of the change over that of a random product of its shape, in the layer of the largest ratio."""
     model = run.part("model")
     width = int(model.get("width", model.get("dim", 0)))
     reference = random_stable_rank(width, int(model.get("head_dim") or width))
@@ -70,10 +69,10 @@ def against_random(run: RunData, circuit: str) -> Finding:
 
 @functools.cache
 def random_stable_rank(width: int, head_dim: int) -> float:
-    """Mean stable rank of a product of Gaussian factors, width × head_dim and its like.
+    """Mean stable rank of the product of two Gaussian factors of width × head_dim.
 
-    The change of all four factors at random has twice that inner dimension, and a larger stable rank: this is the
-    stricter of the two.
+    A random change of both factors has twice that inner dimension, and therefore a larger stable rank. The claims
+    compare with the smaller value, which is the stricter test.
 
     >>> 41 < random_stable_rank(512, 128) < 44
     True
@@ -82,7 +81,7 @@ def random_stable_rank(width: int, head_dim: int) -> float:
 
 
 def rise(run: RunData, circuit: str) -> Finding:
-    """Final stable rank over that early in training, in the layer where it rises least."""
+    """The final stable rank over the one early in training, in the layer where it rises least."""
     steps, ranks = rank_curves(run, circuit)
     means = ranks.mean(-1)
     early = early_mean(steps, means)
@@ -94,14 +93,14 @@ def rise(run: RunData, circuit: str) -> Finding:
 
 
 def steadiness(run: RunData, circuit: str) -> Finding:
-    """Rank correlation of stable rank with time, in the layer where it is least."""
+    """The rank correlation of stable rank with time, in the layer where it is least."""
     steps, ranks = rank_curves(run, circuit)
     found = np.array([rank_correlation(steps, layer) for layer in ranks.mean(-1).T])
     return Finding(float(found.min()), f"Layers 1-{len(found)}: {listed(found)}.", parts(run, circuit))
 
 
 def vo_over_kq(run: RunData) -> Finding:
-    """Stable rank of the value-output change over that of the key-query change, in the worst layer."""
+    """The stable rank of the value-output change over that of the key-query change, in the layer of the least ratio."""
     kq, vo = (final_ranks(run, circuit) for circuit in ("kq", "vo"))
     if len(kq) != len(vo):
         raise NotMeasurable(f"{run.source} has {len(kq)} layers of kq and {len(vo)} of vo: run it again.")
@@ -109,7 +108,7 @@ def vo_over_kq(run: RunData) -> Finding:
 
 
 def depth(run: RunData, circuit: str) -> Finding:
-    """Rank correlation of final stable rank with depth."""
+    """The rank correlation of the final stable rank with the number of the layer."""
     final = final_ranks(run, circuit)
     if len(final) < 3:
         raise NotMeasurable(f"{run.source} has {len(final)} layers; an order needs three.")
@@ -118,7 +117,7 @@ def depth(run: RunData, circuit: str) -> Finding:
 
 
 def low_rank(group: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:
-    """The learned change has far lower stable rank than the start, and than chance."""
+    """Claims that the change has far lower stable rank than the product at the start, and than a random change."""
     name = f"{CIRCUITS[circuit].short} change"
     return [
         predicate(
@@ -130,7 +129,6 @@ def low_rank(group: str, circuit: str, experiment: str, reference: str, *, words
             circuit=circuit,
             layers="every layer",
             aggregate=f"max over layers of stable rank at the end, mean over heads, over that of {than}",
-            needs=(experiment,),
             measure=functools.partial(measure, circuit=circuit),
             must_be=("≤", 0.5),
         )
@@ -142,7 +140,7 @@ def low_rank(group: str, circuit: str, experiment: str, reference: str, *, words
 
 
 def gradual(group: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:
-    """The stable rank of the change grows, and grows steadily."""
+    """Claims that the stable rank of the change grows, and that it grows steadily."""
     name = f"{CIRCUITS[circuit].short} change"
     return [
         predicate(
@@ -154,7 +152,6 @@ def gradual(group: str, circuit: str, experiment: str, reference: str, *, words:
             circuit=circuit,
             layers="every layer",
             aggregate="min over layers of stable rank, mean over heads, at the end over that in the first 5% of steps",
-            needs=(experiment,),
             measure=functools.partial(rise, circuit=circuit),
             must_be=(">", 1),
         ),
@@ -167,7 +164,6 @@ def gradual(group: str, circuit: str, experiment: str, reference: str, *, words:
             circuit=circuit,
             layers="every layer",
             aggregate="min over layers of Spearman's correlation of stable rank, mean over heads, with the step",
-            needs=(experiment,),
             measure=functools.partial(steadiness, circuit=circuit),
             must_be=("≥", 0.5),
         ),
@@ -175,7 +171,7 @@ def gradual(group: str, circuit: str, experiment: str, reference: str, *, words:
 
 
 def vo_above_kq(group: str, experiment: str, reference: str) -> Predicate:
-    """The value-output change has higher stable rank than the key-query change."""
+    """The claim that the value-output change has higher stable rank than the key-query change."""
     return predicate(
         group,
         "vo-above-kq",
@@ -185,7 +181,6 @@ def vo_above_kq(group: str, experiment: str, reference: str) -> Predicate:
         circuit="vo against kq",
         layers="every layer",
         aggregate="min over layers of the ratio of stable ranks at the end, each mean over heads",
-        needs=(experiment,),
         measure=vo_over_kq,
         must_be=(">", 1),
     )
@@ -206,7 +201,6 @@ PREDICATES: tuple[Predicate, ...] = (
             circuit=circuit,
             layers="all, in order",
             aggregate="Spearman's correlation of stable rank at the end, mean over heads, with the layer",
-            needs=(name,),
             measure=functools.partial(depth, circuit=circuit),
             must_be=("≥", 0.5),
         )

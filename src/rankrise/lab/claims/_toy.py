@@ -1,4 +1,4 @@
-"""Claim 1: the toy learns one coordinate at a time. And the theorem's assumptions, as numbers."""
+"""Claim 1, that the toy learns one coordinate at a time; and the assumptions of the theorem, as numbers."""
 
 import functools
 from collections.abc import Mapping
@@ -20,58 +20,51 @@ from rankrise.lab.claims._toy_numbers import (
     transitions_vanish,
     worst_stage_time,
 )
+from rankrise.lab.experiments import family_members
 
-FLOWS = tuple(f"toy-flow-1e-{power}" for power in (1, 2, 4, 8, 16, 32))
+FLOWS = tuple(member.name for member in family_members("toy-flow"))  # from the largest α to the smallest
 _SMALLEST = FLOWS[-1]
 AT_HALF = "of the coordinates that pass 1e-3, the share that has when half of the fall of the loss is done"
 _LIMIT = ("toy-stages",)
 _THEOREM = "Theorem 4.5; [v1] Fig. 6-8, [v2] Fig. 2"
 SEED_4 = "the bound, on seed 4 at d = 10"
 _WORST = "the worst seed in place of the mean, which changed no verdict on the committed results"
-TOY = "the toy"  # the heading of all its claims in a report
+toy_claim = functools.partial(predicate, about="the toy", circuit="kq and vo", layers="the head")
 ONE_TASK = "one task"
 _MOVED = "of those that move a product by a tenth of the noise or more"
 
 
 def task(spec: Mapping[str, Any]) -> object:
-    """What a flow and a descent must have in common."""
+    """What a flow and a descent must have in common: the task."""
     return spec.get("task")
 
 
 def _task_and_end(spec: Mapping[str, Any]) -> object:
-    """What flows and their limit must have in common."""
+    """What flows and their limit must have in common: the task and the time of the end."""
     return spec.get("task"), spec.get("t_end")
 
 
 PREDICATES: tuple[Predicate, ...] = (
-    predicate(
+    toy_claim(
         "1",
         "one-joins-per-stage",
         "at most one coordinate joins per stage",
         of="toy-stages",
-        about=TOY,
         reference="Theorem 4.5",
-        circuit="kq and vo",
-        layers="the head",
         aggregate="the most coordinates that enter the support in one stage of Algorithm 1",
-        needs=_LIMIT,
         measure=joins_per_stage,
         must_be=("≤", 1),
         of_every_seed=True,
         set_after=_WORST,
     ),
     *(
-        predicate(
+        toy_claim(
             "1",
             "one-after-another",
             f"coordinates are learned one after another, {when}",
             of=name,
-            about=TOY,
             reference=reference,
-            circuit="kq and vo",
-            layers="the head",
             aggregate=AT_HALF,
-            needs=(name,),
             measure=active_at_half_loss,
             must_be=("≤", 0.75),
             set_after=SEED_4,
@@ -82,17 +75,15 @@ PREDICATES: tuple[Predicate, ...] = (
         )
     ),
     *(
-        predicate(
+        toy_claim(
             "1",
             "plateaus",
             f"the loss stays on plateaus between short drops, {when}",
             of=name,
-            about=TOY,
             reference=reference,
             circuit="the loss",
             layers="",
             aggregate="share of the rescaled time that holds 90% of the fall of the loss (steepest first)",
-            needs=(name,),
             measure=time_of_transitions,
             must_be=("≤", 0.2),
             set_after=set_after,
@@ -108,12 +99,11 @@ PREDICATES: tuple[Predicate, ...] = (
             ),
         )
     ),
-    predicate(
+    toy_claim(
         "1",
         "follows-the-limit",
         "the loss follows the staircase of Algorithm 1",
         of=_SMALLEST,
-        about=TOY,
         reference=_THEOREM,
         circuit="the loss",
         layers="",
@@ -125,12 +115,11 @@ PREDICATES: tuple[Predicate, ...] = (
         one_of=ONE_TASK,
         set_after=SEED_4,
     ),
-    predicate(
+    toy_claim(
         "1",
         "transitions-vanish",
         "transitions are a vanishing fraction of time as α → 0",
         of="toy-flow",
-        about=TOY,
         reference=_THEOREM,
         circuit="the loss",
         layers="",
@@ -143,15 +132,12 @@ PREDICATES: tuple[Predicate, ...] = (
         one_of=ONE_TASK,
         set_after="the number, as the time that holds 90% of the fall went from 0.22 to 0.16 only at d = 50",
     ),
-    predicate(
+    toy_claim(
         "1",
         "stage-times-converge",
         "stage times converge to T_k as α → 0",
         of="toy-flow",
-        about=TOY,
         reference="Theorem 4.5",
-        circuit="kq and vo",
-        layers="the head",
         aggregate="r in mean_k |t_k − T_k| ∝ log(1/α)^-r over α from 1e-4 to 1e-32 (the theory suggests 1), k over "
         "coordinates that are active in the limit or in a flow; one that is not, at the end",
         needs=(*_LIMIT, *FLOWS[2:]),
@@ -161,15 +147,12 @@ PREDICATES: tuple[Predicate, ...] = (
         one_of=ONE_TASK,
         set_after=SEED_4,
     ),
-    predicate(
+    toy_claim(
         "1",
         "stage-times-near",
         "at α = 1e-32 stage times are near T_k",
         of=_SMALLEST,
-        about=TOY,
         reference="Theorem 4.5",
-        circuit="kq and vo",
-        layers="the head",
         aggregate="max of |t_k − T_k| / T_k, t_k when |q| passes 1e-3, over coordinates that are active in either; "
         "one that is not, at the end",
         needs=(*_LIMIT, _SMALLEST),
@@ -179,113 +162,85 @@ PREDICATES: tuple[Predicate, ...] = (
         one_of=ONE_TASK,
         set_after=SEED_4,
     ),
-    predicate(
+    toy_claim(
         "1",
         "nothing-leaves",
         "no coordinate leaves the support, in the limit",
         of="toy-stages",
-        about=TOY,
         reference="[v1] Fig. 2, 6-8",
-        circuit="kq and vo",
-        layers="the head",
         aggregate="times a coordinate leaves the support of θ^k",
-        needs=_LIMIT,
         measure=leaves_in_limit,
         must_be=("≤", 0),
         of_every_seed=True,
         set_after=_WORST,
     ),
-    predicate(
+    toy_claim(
         "1",
         "nothing-leaves",
         "no coordinate leaves the support, at α = 1e-32",
         of=_SMALLEST,
-        about=TOY,
         reference="[v1] Fig. 2, 6-8",
-        circuit="kq and vo",
-        layers="the head",
         aggregate="coordinates whose |q| falls below 1e-3 after it passed it",
-        needs=(_SMALLEST,),
         measure=leaves_in_flow,
         must_be=("≤", 0),
         of_every_seed=True,
         set_after=_WORST,
     ),
-    predicate(
+    toy_claim(
         "1",
         "one-after-another",
         "with full matrices, singular values are learned one after another",
         of="toy-matrix-flow",
-        about=TOY,
         reference="[v1] Fig. 2",
-        circuit="kq and vo",
-        layers="the head",
         aggregate="of the singular values that pass 1% of the largest, the share that has at half of the loss's fall",
-        needs=("toy-matrix-flow",),
         measure=emerged_at_half_loss,
         must_be=("≤", 0.75),
         set_after=SEED_4,
     ),
-    predicate(
+    toy_claim(
         "1",
         "returns",
         "products perturbed in the middle of a stage return",
         of="toy-robustness-4.3",
-        about=TOY,
         reference="Assumption 4.3; [v1] Fig. 9, [v2] Fig. 3a",
-        circuit="kq and vo",
-        layers="the head",
         aggregate="max over perturbations of the least distance max_i |q̃_i − q_i| kept for a tenth of the time after "
         f"it over that at it, {_MOVED}",
-        needs=("toy-robustness-4.3",),
         measure=return_after,
         must_be=("≤", 0.1),
         set_after="the number twice, as that at the end (`stays-returned`) failed at d = 50, and the least at one "
         "instant, which held with 0.024, counts a path that only crosses; the bound before, on seed 4",
     ),
-    predicate(
+    toy_claim(
         "1",
         "stays-returned",
         "products perturbed in the middle of a stage have returned at the end of the time that they are followed",
         of="toy-robustness-4.3",
-        about=TOY,
         reference="Assumption 4.3; [v1] Fig. 9, [v2] Fig. 3a",
-        circuit="kq and vo",
-        layers="the head",
         aggregate=f"max over perturbations of the distance max_i |q̃_i − q_i| at the end over that at it, {_MOVED}",
-        needs=("toy-robustness-4.3",),
         measure=functools.partial(return_after, at_end=True),
         must_be=("≤", 0.1),
         set_after=SEED_4,
     ),
-    predicate(
+    toy_claim(
         "1",
         "same-end",
         "products perturbed as a stage begins reach the same end",
         of="toy-robustness-4.4",
-        about=TOY,
         reference="Assumption 4.4; [v1] Fig. 10, [v2] Fig. 3b",
-        circuit="kq and vo",
-        layers="the head",
         aggregate="max over perturbations of max_i |q̃_i − q_i| / max|q|, median over the later half of the time, "
         f"{_MOVED}",
-        needs=("toy-robustness-4.4",),
         measure=end_after,
         must_be=("≤", 0.05),
         set_after=SEED_4,
     ),
     *(
-        predicate(
+        toy_claim(
             "1",
-            f"{name}",
+            name,
             statement,
             of="toy-stages",
-            about=TOY,
             reference=reference,
-            circuit="kq and vo",
-            layers="the head",
             aggregate=aggregate,
-            needs=_LIMIT,
             measure=smallest(quantity),
             must_be=(">", 0),
             of_every_seed=True,

@@ -1,8 +1,8 @@
-"""Numbers of theory runs that claims are about.
+"""The numbers of theory runs that claims are about.
 
 Symbols:
-    T_k, L_k    times and losses of Algorithm 1 (run `toy-stages`); t_k activation times of the flow at α
-    A           log(1/α)
+    T_k, L_k    times and losses of Algorithm 1 (the experiment `toy-stages`)
+    t_k         activation times of the flow at α
 """
 
 import math
@@ -10,18 +10,77 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rankrise.lab.claims._claim import Finding
-from rankrise.lab.claims._curves import active_at_half, listed, num_stages, time_of_drop
+from rankrise.lab.claims._claim import Finding, listed
 from rankrise.runs import Array, NotMeasurable, RunData
 
-_AWAY = 0.05  # of the fall of the loss
+_AWAY = 0.05  # share of the fall of the loss; a flow that is farther from the limit is away from its plateau
 _GRID = 4001  # times at which losses are compared
-_EMERGED = 0.01  # of the largest final singular value
-_PUSH = 0.1  # of the noise: a perturbation that moves no product by more is none
+_EVEN = 2001  # times at which the fall of a loss is looked at
+_EMERGED = 0.01  # share of the largest final singular value that a singular value must pass to have emerged
+_PUSH = 0.1  # share of the noise; a perturbation that moves no product by as much is left out
+
+
+def time_of_drop(times: Array, losses: Array, part: float = 0.9) -> float:
+    """The share of the time that holds `part` of the fall of a loss, counted from the steepest places on.
+
+    It is 0 for a loss that jumps, and near `part` for a straight line.
+
+    >>> round(time_of_drop(np.array([0.0, 1.0]), np.array([1.0, 0.0])), 3)
+    0.9
+    >>> time_of_drop(np.array([0.0, 0.5, 0.501, 1.0]), np.array([1.0, 1.0, 0.0, 0.0])) < 0.002
+    True
+    """
+    grid = np.linspace(times[0], times[-1], _EVEN)
+    falls = np.sort(np.maximum(-np.diff(np.interp(grid, times, losses)), 0))[::-1]
+    total = falls.sum()
+    if total <= 0:
+        raise NotMeasurable("The loss does not fall.")
+    return float((np.searchsorted(np.cumsum(falls), part * total * (1 - 1e-9)) + 1) / (_EVEN - 1))
+
+
+def num_stages(times: Array, losses: Array, active_from: Array, part: float = 0.05) -> int:
+    """How many coordinates become active after at least another `part` of the fall of the loss; the first one counts.
+
+    Coordinates that become active together, before the loss has moved, are one stage.
+
+    Args:
+        times: The times of the curve of the loss.
+        losses: The losses at these times.
+        active_from: Time at which each coordinate becomes active; inf for never.
+        part: The part of the fall of the loss.
+
+    >>> times, losses = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    >>> num_stages(times, losses, np.array([0.1, 0.12, 0.5])), num_stages(times, losses, np.array([0.1, 0.11, 0.12]))
+    (2, 1)
+    """
+    lowest = np.minimum.accumulate(losses)
+    ever = np.sort(active_from[np.isfinite(active_from)])
+    if lowest[-1] >= losses[0] or not len(ever):
+        raise NotMeasurable("The loss does not fall, or no coordinate becomes active.")
+    count, last = 0, -np.inf
+    for done in (losses[0] - np.interp(ever, times, lowest)) / (losses[0] - lowest[-1]):
+        if done >= last + part:
+            count, last = count + 1, done
+    return count
+
+
+def active_at_half(times: Array, losses: Array, active_from: Array) -> float:
+    """The share of coordinates that are active when half of the fall of the loss is done, of those that ever are.
+
+    Args:
+        times: The times of the curve of the loss.
+        losses: The losses at these times.
+        active_from: Time at which each coordinate becomes active; inf for never.
+    """
+    ever = np.isfinite(active_from)
+    if losses[-1] >= losses[0] or not ever.any():
+        raise NotMeasurable("The loss does not fall, or no coordinate becomes active.")
+    half = times[np.argmax(losses <= 0.5 * (losses[0] + losses[-1]))]
+    return float((active_from[ever] <= half).mean())
 
 
 def joins_per_stage(run: RunData) -> Finding:
-    """The most coordinates that enter the support in one stage."""
+    """The largest number of coordinates that enter the support in one stage."""
     support = run.along("product") != 0
     new = (support[1:] & ~support[:-1]).sum(1)
     if not len(new):
@@ -30,7 +89,7 @@ def joins_per_stage(run: RunData) -> Finding:
 
 
 def leaves_in_limit(run: RunData) -> Finding:
-    """How many times a coordinate leaves the support in the limit; and how near one comes to that."""
+    """How many times a coordinate leaves the support in the limit, and the least |q| of a coordinate in a support."""
     products = run.along("product")
     support = products != 0
     left = (support[:-1] & ~support[1:]).sum()
@@ -39,7 +98,7 @@ def leaves_in_limit(run: RunData) -> Finding:
 
 
 def leaves_in_flow(run: RunData) -> Finding:
-    """How many coordinates fall below the threshold after they passed it."""
+    """How many coordinates fall below the threshold after they have passed it."""
     above = np.abs(run.along("product")) > float(run.spec["threshold"])
     left = (above[:-1] & ~above[1:]).any(0)
     return Finding(float(left.sum()), f"{int(above.any(0).sum())} coordinates passed {run.spec['threshold']:g}.")
@@ -51,7 +110,7 @@ def time_of_transitions(run: RunData) -> Finding:
 
 
 def gaps_from_limit(stages: RunData, flow: RunData) -> Array:
-    """|L_α(t) − L_k| over the fall of the limit's loss, L_k the limit's at t, on an even grid of times."""
+    """|L_α(t) − L_k| over the fall of the limit's loss on an even grid of times t; L_k is the limit's loss at t."""
     times, losses = flow.curve()
     grid = np.linspace(0, times[-1], _GRID)
     at, levels = stages.curve()
@@ -63,7 +122,7 @@ def gaps_from_limit(stages: RunData, flow: RunData) -> Array:
 
 
 def distance_from_limit(stages: RunData, flow: RunData) -> Finding:
-    """The average of these over time."""
+    """The distance of the loss from the loss of the limit, averaged over time."""
     gaps = gaps_from_limit(stages, flow)
     return Finding(float(gaps.mean()), f"{len(stages.scalar('time')) - 1} stages; at worst {gaps.max():.2f}.")
 
@@ -80,9 +139,10 @@ def transitions_vanish(stages: RunData, *flows: RunData) -> Finding:
 
 
 def stage_distances(stages: RunData, flows: tuple[RunData, ...]) -> tuple[Array, Array]:
-    """T_k, and |t_k − T_k| for each flow, of coordinates that activate in the limit or in a flow.
+    """T_k, and |t_k − T_k| for each flow, of coordinates that become active in the limit or in a flow.
 
-    One that does not activate before the end counts as activating there, the least its distance can be.
+    A coordinate that is not active before the end counts as becoming active there, because no later time was computed:
+    its distance is the least that it can be.
     """
     joined, at = stages.scalar("joined").astype(int), stages.scalar("time")[1:]
     if len(joined) != len(at):
@@ -98,7 +158,7 @@ def stage_distances(stages: RunData, flows: tuple[RunData, ...]) -> tuple[Array,
 
 
 def convergence_order(stages: RunData, *flows: RunData) -> Finding:
-    """Order r in mean_k |t_k − T_k| ∝ A^-r, by least squares of logarithms."""
+    """The order r in mean_k |t_k − T_k| ∝ log(1/α)^-r, by least squares of logarithms."""
     times, gaps = stage_distances(stages, flows)
     means = gaps.mean(1)
     if not means.min() > 0:
@@ -110,28 +170,28 @@ def convergence_order(stages: RunData, *flows: RunData) -> Finding:
 
 
 def worst_stage_time(stages: RunData, flow: RunData) -> Finding:
-    """Largest relative distance of a stage time, max_k |t_k − T_k| / T_k."""
+    """The largest relative distance of a stage time, max_k |t_k − T_k| / T_k."""
     times, gaps = stage_distances(stages, (flow,))
     relative = gaps[0] / times
     return Finding(float(relative.max()), f"{len(times)} stages, mean {relative.mean():.3f}.")
 
 
 def stages_of_coordinates(run: RunData) -> Finding:
-    """How many coordinates become active after a further part of the loss is learned."""
+    """How many coordinates become active after another 5% of the loss has been learned."""
     times = run.activation_times()
     found = num_stages(*run.curve(), times)
     return Finding(float(found), f"{int(np.isfinite(times).sum())} coordinates become active.")
 
 
 def active_at_half_loss(run: RunData) -> Finding:
-    """The share of coordinates that is active when half of the loss is learned."""
+    """The share of coordinates that are active when half of the loss has been learned."""
     times = run.activation_times()
     share = active_at_half(*run.curve(), times)
     return Finding(share, f"{int(np.isfinite(times).sum())} coordinates become active.")
 
 
 def emerged_at_half_loss(run: RunData) -> Finding:
-    """The same of singular values of both products, of those that pass a hundredth of the largest."""
+    """The share of singular values that have emerged when half of the loss has been learned, of those that ever do."""
     sigma = run.along("spectrum")
     above = sigma > _EMERGED * sigma[-1].max()
     times, losses = run.curve()
@@ -153,7 +213,7 @@ def gaps_after(run: RunData) -> list[tuple[Array, Array]]:
 
 
 def sustained(times: Array, gaps: Array) -> float:
-    """The least distance that is kept for a tenth of the time: min over such windows of the largest in it.
+    """The least distance that is kept for a tenth of the time: the minimum over windows of the largest distance in one.
 
     >>> times = np.linspace(0, 1, 101)
     >>> round(sustained(times, np.abs(times - 0.5)), 3)  # passing through 0 is no return
@@ -164,10 +224,10 @@ def sustained(times: Array, gaps: Array) -> float:
 
 
 def return_after(run: RunData, *, at_end: bool = False) -> Finding:
-    """How near the perturbed products come and stay for a while, or are at the end, as a part of the push.
+    """How near the perturbed products come and stay for a while, or how near they are at the end, over the push.
 
-    A coordinate that had just passed the threshold is pushed ahead of its time, and what follows comes a little
-    earlier: the push is undone, and later the two paths are apart again.
+    Noise moves a coordinate that has just passed the threshold ahead of its time, so that later stages come a little
+    earlier: the push is undone at first, and the two paths are apart again during a later stage.
     """
     found = gaps_after(run)
     pushed = np.array([gaps[0] for _, gaps in found])
@@ -178,9 +238,10 @@ def return_after(run: RunData, *, at_end: bool = False) -> Finding:
 
 
 def end_after(run: RunData) -> Finding:
-    """Distance in the second half of the time that they were followed, the median over that time.
+    """The distance over the second half of the time that was followed, as its median.
 
-    Where stages follow closely both paths may be in the middle of a later drop at the very end, a little apart in time.
+    The value at the very end would not do: if stages follow closely, both paths may be in the middle of a later drop
+    there, a little apart in time.
     """
     after = []
     for times, gaps in gaps_after(run):
@@ -191,7 +252,7 @@ def end_after(run: RunData) -> Finding:
 
 
 def smallest(quantity: str) -> Callable[[RunData], Finding]:
-    """The smallest of a scalar over stages."""
+    """A function that gives the smallest value of a scalar over the stages of a run."""
 
     def measure(run: RunData) -> Finding:
         values, num_stages = run.scalar(quantity), len(run.scalar("time")) - 1

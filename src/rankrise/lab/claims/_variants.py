@@ -1,10 +1,10 @@
-"""Beyond the paper: which claims survive other optimisers, activations, losses, data and sizes."""
+"""Claims beyond the paper: whether its claims also hold with other optimisers, activations, losses, data and sizes."""
 
 import numpy as np
 
-from rankrise.lab.claims._claim import Finding, Predicate, predicate
+from rankrise.lab.claims._claim import Finding, Predicate
 from rankrise.lab.claims._networks import gradual, low_rank, vo_above_kq
-from rankrise.lab.claims._toy import AT_HALF, ONE_TASK, SEED_4, TOY, task
+from rankrise.lab.claims._toy import AT_HALF, ONE_TASK, SEED_4, task, toy_claim
 from rankrise.lab.claims._toy_numbers import active_at_half_loss, stages_of_coordinates
 from rankrise.runs import NotMeasurable, RunData
 from rankrise.view import CIRCUITS
@@ -37,7 +37,10 @@ _RECIPE = ", by that reproduction's recipe"
 
 
 def times_as_in_the_flow(run: RunData, flow: RunData) -> Finding:
-    """Largest relative difference of activation times, of coordinates active in either; the other's is then the end."""
+    """The largest relative difference of activation times, over coordinates that are active in either run.
+
+    A coordinate that is active in one run only counts as becoming active at the end of the other.
+    """
     end = min(run.scalar("time")[-1], flow.scalar("time")[-1])
     ours, theirs = (np.minimum(one.activation_times(), end) for one in (run, flow))
     either = (ours < end) | (theirs < end)
@@ -60,17 +63,13 @@ def learned(run: RunData) -> Finding:
 
 PREDICATES: tuple[Predicate, ...] = (
     *(
-        predicate(
+        toy_claim(
             "beyond",
             "stages",
             f"the toy has stages with {words}",
             of=name,
-            about=TOY,
             reference=_OURS,
-            circuit="kq and vo",
-            layers="the head",
             aggregate="coordinates that pass 1e-3 after at least another 5% of the fall of the loss, the first counted",
-            needs=(name,),
             measure=stages_of_coordinates,
             must_be=("≥", 2),
             set_after="the number, as that of drops that `detect_stages` finds depended on the grid",
@@ -78,17 +77,13 @@ PREDICATES: tuple[Predicate, ...] = (
         for name, words in _TOYS.items()
     ),
     *(
-        predicate(
+        toy_claim(
             "beyond",
             "one-after-another",
             f"coordinates are learned one after another with {words}",
             of=name,
-            about=TOY,
             reference=_OURS,
-            circuit="kq and vo",
-            layers="the head",
             aggregate=AT_HALF,
-            needs=(name,),
             measure=active_at_half_loss,
             must_be=("≤", 0.75),
             set_after=SEED_4,
@@ -96,15 +91,12 @@ PREDICATES: tuple[Predicate, ...] = (
         for name, words in _TOYS.items()
     ),
     *(
-        predicate(
+        toy_claim(
             "beyond",
             "times-as-in-the-flow",
             f"with {_TOYS[name]} coordinates activate when they do in the flow at the same α",
             of=name,
-            about=TOY,
             reference=_OURS,
-            circuit="kq and vo",
-            layers="the head",
             aggregate="max over coordinates that are active in either, of the relative difference of the rescaled "
             "times at which |q| passes 1e-3; the end where it does not",
             needs=(name, "toy-flow-1e-8"),
@@ -116,17 +108,15 @@ PREDICATES: tuple[Predicate, ...] = (
         )
         for name in ("toy-gd", "toy-sgd", "toy-adam")
     ),
-    predicate(
+    toy_claim(
         "beyond",
         "learns",
         "the toy of the CENG501 reproduction, with random targets, has something to learn",
         of="toy-ceng501",
-        about=TOY,
         reference="CENG501, on [v2] Fig. 2",
         circuit="the loss",
         layers="",
         aggregate="the part of the loss that training removes",
-        needs=("toy-ceng501",),
         measure=learned,
         must_be=("≥", 0.1),
         set_after=SEED_4,
