@@ -157,6 +157,12 @@ def test_a_run_without_spectra_is_said_to_have_none(figure_id, tmp_path):
         build_figure(figure_id, runs, experiment=NAME)
 
 
+def test_a_network_without_a_family_of_scales_is_refused_with_those_that_have_one():
+    message = r"experiments at several initial scales; got 'vit-cifar100'\. Pass one of vit-cifar10, vit-digits\."
+    with pytest.raises(ValueError, match=message):
+        build_figure("components_by_scale", {}, experiment="vit-cifar100")
+
+
 def test_of_a_deep_network_three_layers_have_labels_and_bands(tmp_path):
     ranks = {step: [[1.0 + layer, 2.0 + layer] for layer in range(12)] for step in (10, 20)}
     runs = {NAME: [network_run(tmp_path, NAME, ranks=ranks)]}

@@ -5,7 +5,7 @@ import pytest
 from tests.lab.figures.runs import TASK, flow_run, matrix_run, robustness_run, toy_runs
 
 from rankrise.lab.figures import build_figure
-from rankrise.lab.figures._toy import thin
+from rankrise.lab.figures._toy_paths import thin
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from rankrise.lab.experiments._registry import family_members as family_members
 from rankrise.lab.experiments._registry import find_experiment as find_experiment
 from rankrise.lab.experiments._registry import network_of as network_of
 from rankrise.lab.experiments._registry import scale_family as scale_family
+from rankrise.lab.experiments._registry import scale_one as scale_one
 from rankrise.lab.experiments._spec import SCALES as SCALES
 from rankrise.lab.experiments._spec import Experiment as Experiment
 from rankrise.lab.experiments._spec import NamedSpec as NamedSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankrise.lab.experiments._plan import plan_reproduction
-from rankrise.lab.experiments._registry import experiments, family_members
-from rankrise.lab.experiments._spec import SCALES, Experiment, to_json
+from rankrise.lab.experiments._registry import experiments, scale_one
+from rankrise.lab.experiments._spec import SCALES, to_json
 from rankrise.store import has_run
 
 if TYPE_CHECKING:
@@ -104,25 +104,18 @@ def _with_scale_one(found: dict[str, list[Path]]) -> dict[str, list[Path]]:
     more = {}
     for name in found:
         known = experiments().get(name)
-        one = _scale_one(known) if known is not None and known.family else None
-        if one is None or known is None or one.name in found or known.variant_of not in found:
+        network = known.variant_of if known is not None and known.family else ""
+        one = scale_one(network)
+        if not one or one in found or network not in found:
             continue
-        base = found[known.variant_of]
+        base = found[network]
         ours, theirs = RunData(base[0]).spec, RunData(found[name][0]).spec
         model = ours.get("model"), theirs.get("model")
         if all(isinstance(m, Mapping) for m in model) and _same(ours, {**theirs, "model": model[0]}):
             rest = [{k: v for k, v in dict(m or {}).items() if k != "init_scale"} for m in model]
             if rest[0] == rest[1] and (model[0] or {}).get("init_scale") == 1.0:
-                more[one.name] = base
+                more[one] = base
     return found | more
-
-
-def _scale_one(member: Experiment) -> Experiment | None:
-    """The experiment of initial scale 1 in the family of another; None for a family of something else."""
-    for experiment in family_members(member.family):
-        if to_json(experiment.paper).get("model", {}).get("init_scale") == 1.0:
-            return experiment
-    return None
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

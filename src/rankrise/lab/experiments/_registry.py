@@ -3,7 +3,7 @@
 import functools
 
 from rankrise.lab.experiments._codec import choices
-from rankrise.lab.experiments._spec import Experiment
+from rankrise.lab.experiments._spec import Experiment, to_json
 from rankrise.lab.experiments.specs import ALL
 
 
@@ -33,7 +33,7 @@ def family_members(family: str) -> list[Experiment]:
 
 
 def scale_family(network: str) -> str:
-    """The family that varies the initial scale of a network; empty if there is none.
+    """The family of experiments that vary the initial scale of a network; empty if there is none.
 
     >>> scale_family("vit-cifar10"), scale_family("vit-cifar100")
     ('vit-cifar10-scale', '')
@@ -41,8 +41,18 @@ def scale_family(network: str) -> str:
     return next((e.family for e in _by_name().values() if e.family and e.variant_of == network), "")
 
 
+def scale_one(network: str) -> str:
+    """The member of initial scale 1 in the family of a network; empty if there is none.
+
+    >>> scale_one("vit-cifar10"), scale_one("vit-cifar100")
+    ('vit-cifar10-scale-1', '')
+    """
+    members = family_members(scale_family(network))
+    return next((m.name for m in members if to_json(m.paper).get("model", {}).get("init_scale") == 1.0), "")
+
+
 def network_of(name: str) -> str:
-    """The network that a member of a family of initial scales is of; any other name stands for itself.
+    """The network that a member of a family of initial scales varies; any other name stands for itself.
 
     >>> network_of("vit-cifar10-scale-0.1"), network_of("vit-cifar10-relu"), network_of("mine")
     ('vit-cifar10', 'vit-cifar10-relu', 'mine')
@@ -55,7 +65,7 @@ def find_experiment(name: str) -> Experiment:
     """The experiment of that name.
 
     Raises:
-        ValueError: There is none; with the nearest name and the list.
+        ValueError: There is none; the message lists the names and the nearest one.
 
     >>> find_experiment("vit-cifar").title
     Traceback (most recent call last):

@@ -6,8 +6,8 @@ A figure is a record of `rankrise.view`, which also draws it.
 from rankrise.lab.figures._descriptions import Description as Description
 from rankrise.lab.figures._descriptions import describe as describe
 from rankrise.lab.figures._descriptions import describe_run as describe_run
-from rankrise.lab.figures._registry import Gallery as Gallery
-from rankrise.lab.figures._registry import build_figure as build_figure
-from rankrise.lab.figures._registry import build_figures as build_figures
-from rankrise.lab.figures._registry import figure_ids as figure_ids
-from rankrise.lab.figures._registry import takes_experiment as takes_experiment
+from rankrise.lab.figures._gallery import Gallery as Gallery
+from rankrise.lab.figures._gallery import build_figure as build_figure
+from rankrise.lab.figures._gallery import build_figures as build_figures
+from rankrise.lab.figures._gallery import figure_ids as figure_ids
+from rankrise.lab.figures._gallery import takes_experiment as takes_experiment

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from rankrise.lab.experiments import family_members, scale_family
+from rankrise.lab.experiments import experiments, family_members, scale_family
 from rankrise.runs import RunData, group_runs
 
 Runs: TypeAlias = Mapping[str, Sequence[Path]]
@@ -68,8 +68,16 @@ def by_scale(runs: Runs, network: str, *, figure: str) -> dict[float, list[RunDa
     Raises:
         ValueError: Fewer than two scales have runs, or they differ in more than that; says what to run.
     """
-    wanted = f"{network}-scale-1 {network}-scale-0.1"
-    names = members_with_runs(runs, scale_family(network), figure=figure, wanted=wanted)
+    family = scale_family(network)
+    if not family:
+        known = sorted({e.variant_of for e in experiments().values() if e.family and e.variant_of})
+        raise ValueError(
+            f"`{figure}` needs a network that has experiments at several initial scales; got {network!r}. "
+            f"Pass one of {', '.join(known)}."
+        )
+    first, *_, second = (member.name for member in family_members(family)[:3])  # scales 1 and 0.1
+    wanted = f"{first} {second}"
+    names = members_with_runs(runs, family, figure=figure, wanted=wanted)
     found = {_factor(members[0]): members for members in (read_experiment(runs, n, figure=figure) for n in names)}
     if len(found) < 2:
         raise ValueError(f"`{figure}` needs two scales or more; got {names[0]} alone. Run more: rankrise run {wanted}")

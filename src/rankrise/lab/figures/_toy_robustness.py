@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rankrise.lab.figures import _toy
+from rankrise.lab.figures import _toy_paths as toy
 from rankrise.lab.figures._descriptions import describe
 from rankrise.lab.figures._runs import Runs, read_experiment
 from rankrise.view import Axis, FigureData, Panel, Trace, numbers
@@ -78,7 +78,7 @@ def build(runs: Runs) -> FigureData:
         id=ID,
         title="Pushed off its path: does the flow return?",
         text=(
-            f"Gradient flow of the diagonal head at {_toy.alpha(float(firsts['4.3'].spec['log10_alpha']))}. Active "
+            f"Gradient flow of the diagonal head at {toy.alpha(float(firsts['4.3'].spec['log10_alpha']))}. Active "
             f"coordinates get noise of standard deviation {noise}, at random times t for Assumption 4.3 and as a "
             f"coordinate becomes active for 4.4. Drawn are the {_NUM_CURVES} products that then differ most, dashed "
             "with noise, after three perturbations, the worst among them, and after each the largest difference of "
@@ -170,5 +170,5 @@ def _distances(title: str, pushes: list[Push]) -> Panel:
 
 
 def _curve(t: "NDArray[np.float64]", y: "NDArray[np.float64]", name: str, style: str) -> Trace:
-    kept = _toy.thin(t, y)
+    kept = toy.thin(t, y)
     return Trace(numbers(t[kept]), numbers(y[kept]), name, group=name, style="dashed" if style == "dashed" else "line")

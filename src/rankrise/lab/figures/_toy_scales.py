@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankrise.lab.figures import _toy
+from rankrise.lab.figures import _toy_paths as toy
 from rankrise.lab.figures._descriptions import describe
 from rankrise.view import Axis, Control, FigureData, Mark, Panel, Trace, numbers
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rankrise.lab.figures._runs import Runs
-    from rankrise.lab.figures._toy import Trajectory
+    from rankrise.lab.figures._toy_paths import Trajectory
 
 ID = "toy_scales"
 LIMIT = "limit"
@@ -33,17 +33,17 @@ def build(runs: "Runs", *, num_coordinates: int = 6) -> FigureData:
     Raises:
         ValueError: Runs are missing, or are of several tasks.
     """
-    flows = _toy.read_flows(runs, figure=ID)
-    stages = _toy.read_stages(runs, flows[0].run, figure=ID)
+    flows = toy.read_flows(runs, figure=ID)
+    stages = toy.read_stages(runs, flows[0].run, figure=ID)
     t_end = min(float(flow.times[-1]) for flow in flows)
-    shown = _toy.joined(stages)[:num_coordinates]
+    shown = toy.joined(stages)[:num_coordinates]
     times = stages.times[(stages.times > 0) & (stages.times <= t_end)]
     marks = tuple(Mark(float(t)) for t in times) if len(times) <= _MOST_MARKS else ()
     x = Axis(_TIME, low=0.8 * float(times[0]) if len(times) else 0.0, high=t_end)  # before, all are on one plateau
     losses = _traces(flows, stages, t_end, lambda path: path.losses)
     panels = [Panel("loss", x, Axis("loss", low=0), losses, marks, span=3)]
     for stage, (circuit, i) in enumerate(shown, start=1):
-        name = _toy.coordinate(circuit, i)
+        name = toy.coordinate(circuit, i)
         mark = tuple(Mark(float(t)) for t in _times_of(stages, circuit, i) if t <= t_end)
         traces = _traces(flows, stages, t_end, functools.partial(_product, circuit=circuit, index=i))
         panels.append(Panel(f"{stage}.  {name}", x, Axis("product"), traces, mark))
@@ -78,8 +78,8 @@ def _traces(
     for n, flow in enumerate(flows):
         inside = flow.times <= t_end
         times, values = flow.times[inside], read(flow)[inside]
-        kept = _toy.thin(times, values)
-        name = _toy.alpha(flow.log10_alpha)
+        kept = toy.thin(times, values)
+        name = toy.alpha(flow.log10_alpha)
         level = n / (len(flows) - 1) if len(flows) > 1 else 1.0
         traces.append(Trace(numbers(times[kept]), numbers(values[kept]), label=name, group=name, level=level))
     inside = stages.times <= t_end

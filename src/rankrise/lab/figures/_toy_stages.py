@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankrise.lab.figures import _toy
+from rankrise.lab.figures import _toy_paths as toy
 from rankrise.lab.figures._descriptions import describe
 from rankrise.lab.figures._runs import Runs
 from rankrise.view import CIRCUITS, Axis, FigureData, Panel, Trace, numbers
@@ -12,7 +12,7 @@ from rankrise.view import CIRCUITS, Axis, FigureData, Panel, Trace, numbers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rankrise.lab.figures._toy import Trajectory
+    from rankrise.lab.figures._toy_paths import Trajectory
 
 ID = "toy_stages"
 _MOST_LABELS = 6
@@ -29,9 +29,9 @@ def build(runs: Runs, *, log10_alpha: float | None = None) -> FigureData:
     Raises:
         ValueError: Runs are missing.
     """
-    flows = _toy.read_flows(runs, figure=ID)
+    flows = toy.read_flows(runs, figure=ID)
     flow = _choose(flows, log10_alpha)
-    matrix = _toy.read_matrix_flow(runs, flow.run, figure=ID)
+    matrix = toy.read_matrix_flow(runs, flow.run, figure=ID)
     panels = [
         _loss("diagonal weights: loss", flow),
         *(_products(flow, circuit) for circuit in CIRCUITS),
@@ -43,8 +43,8 @@ def build(runs: Runs, *, log10_alpha: float | None = None) -> FigureData:
         title="An attention head learns one thing at a time",
         text=(
             "Gradient flow from small weights. Products of diagonal weights, from "
-            f"{_toy.alpha(flow.log10_alpha)}, become non-zero one by one, and the loss falls at each. In a head with "
-            f"full matrices, from {_toy.alpha(matrix.log10_alpha)}, singular values of both products do the same."
+            f"{toy.alpha(flow.log10_alpha)}, become non-zero one by one, and the loss falls at each. In a head with "
+            f"full matrices, from {toy.alpha(matrix.log10_alpha)}, singular values of both products do the same."
         ),
         run=describe([flow.run]).words,
         panels=tuple(panels),
@@ -69,7 +69,7 @@ def _x(path: "Trajectory") -> Axis:
 
 
 def _loss(title: str, path: "Trajectory") -> Panel:
-    kept = _toy.thin(path.times, path.losses)
+    kept = toy.thin(path.times, path.losses)
     trace = Trace(numbers(path.times[kept]), numbers(path.losses[kept]), group="loss")
     return Panel(title, _x(path), Axis("loss", low=0), (trace,))
 
@@ -79,7 +79,7 @@ def _products(flow: "Trajectory", circuit: str) -> Panel:
     ends = np.abs(values[-1])
     largest = [i for i in np.argsort(-ends)[:_MOST_LABELS] if ends[i] > 0.02 * ends.max()]  # the rest lie on zero
     traces = [
-        _curve(flow.times, values[:, i], circuit, _toy.coordinate(circuit, i) if i in largest else "")
+        _curve(flow.times, values[:, i], circuit, toy.coordinate(circuit, i) if i in largest else "")
         for i in range(values.shape[1])
     ]
     return Panel(f"products  {CIRCUITS[circuit].diagonal}", _x(flow), Axis("product"), tuple(traces))
@@ -94,5 +94,5 @@ def _spectra(path: "Trajectory", circuit: str) -> Panel:
 
 
 def _curve(times: "NDArray[np.float64]", values: "NDArray[np.float64]", circuit: str, label: str) -> Trace:
-    kept = _toy.thin(times, values)
+    kept = toy.thin(times, values)
     return Trace(numbers(times[kept]), numbers(values[kept]), label, group=circuit, at_end=bool(label))

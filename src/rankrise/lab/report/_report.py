@@ -5,17 +5,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankrise.lab.report._summary import VerdictLike, claim_groups, counts, environment_rows, run_rows, verdict_rows
+from rankrise.lab.claims import Verdict
+from rankrise.lab.figures import build_figure
+from rankrise.lab.report._summary import (
+    claim_groups,
+    counts,
+    environment_of,
+    environment_rows,
+    run_rows,
+    verdict_rows,
+)
 from rankrise.store import replacing
 from rankrise.view import FigureData, asset, colour_ramps, figure_json, plotly_script, render, save_figure
 
 _ASSETS = Path(__file__).parent / "assets"
+_SHOWN = ("rankrise", "python", "accelerator", "packages")  # rows of the environment below the demo
 
 
 def write_report(
     out: str | os.PathLike[str],
     figures: Sequence[FigureData],
-    verdicts: Sequence[VerdictLike],
+    verdicts: Sequence[Verdict],
     runs: Mapping[str, Sequence[Path]],
     environment: Mapping[str, object],
     *,
@@ -85,3 +95,43 @@ def _inline(svg: str) -> Any:
     from markupsafe import Markup
 
     return Markup(svg[svg.index("<svg") :])
+
+
+def demo_data(runs: Mapping[str, Sequence[Path]], *, experiment: str = "vit-cifar10") -> dict[str, Any]:
+    """The numbers of the demo, as JSON values.
+
+    Args:
+        runs: Folders by experiment: the family `toy-flow`, `toy-stages`, and `experiment`.
+        experiment: Of the film; where it was run is said below the page.
+
+    Raises:
+        ValueError: Runs are missing.
+    """
+    toy = build_figure("toy_scales", runs)
+    film = build_figure("spectrum_over_training", runs, experiment=experiment)
+    environment = environment_of({experiment: runs[experiment]})
+    return {
+        "toy": {**figure_json(toy), "run": toy.run_sentence, "sources": toy.sources},
+        "film": {**figure_json(film), "run": film.run_sentence, "sources": film.sources},
+        "environment": [row for row in environment_rows(environment) if row[0] in _SHOWN],
+    }
+
+
+def write_demo(path: str | os.PathLike[str], data: Mapping[str, Any]) -> Path:
+    """Write the page.
+
+    Args:
+        path: The file.
+        data: Of `demo_data`.
+
+    Returns:
+        The path.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    style, script = ((_ASSETS / name).read_text(encoding="utf-8") for name in ("demo.css", "demo.js"))
+    page = render(
+        _ASSETS / "demo.html", styles=(asset("page.css"), style), scripts=(asset("chart.js") + script,), data=data
+    )
+    target.write_text(page, encoding="utf-8")
+    return target

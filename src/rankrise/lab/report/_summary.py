@@ -1,11 +1,13 @@
 """What a report says of runs and claims, as rows of text."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
+from rankrise.lab.claims import Verdict
 from rankrise.lab.experiments import experiments, family_members, summarise_run
 from rankrise.lab.figures import describe_run
 from rankrise.runs import RunData
@@ -20,36 +22,7 @@ _SHOWN = {
 }
 
 
-class ClaimLike(Protocol):
-    """What a report reads of a claim."""
-
-    id: str
-    of: str
-    about: str
-    statement: str
-    reference: str
-    circuit: str
-    layers: str
-    aggregate: str
-    threshold: str
-
-
-class VerdictLike(Protocol):
-    """What a report reads of a verdict, as `rankrise.lab.claims` makes them."""
-
-    claim: Any  # ClaimLike
-    verdict: str
-    value: float | None
-    n: str
-    reason: str
-    runs: tuple[str, ...]
-
-    @property
-    def interval(self) -> str:
-        """As "0.494 to 0.978 ?", or empty."""
-
-
-def verdict_rows(verdicts: "Sequence[VerdictLike]") -> list[dict[str, Any]]:
+def verdict_rows(verdicts: "Sequence[Verdict]") -> list[dict[str, Any]]:
     """A claim a row."""
     return [
         {
@@ -66,9 +39,9 @@ def verdict_rows(verdicts: "Sequence[VerdictLike]") -> list[dict[str, Any]]:
     ]
 
 
-def claim_groups(verdicts: "Sequence[VerdictLike]", runs: "Mapping[str, Sequence[Path]]") -> list[dict[str, Any]]:
+def claim_groups(verdicts: "Sequence[Verdict]", runs: "Mapping[str, Sequence[Path]]") -> list[dict[str, Any]]:
     """Claims that were tested, by what they are about, with what was run. All claims of the toy are one group."""
-    found: dict[str, list[VerdictLike]] = {}
+    found: dict[str, list[Verdict]] = {}
     for v in verdicts:
         if v.verdict != "not tested":
             found.setdefault(v.claim.about, []).append(v)
@@ -90,7 +63,7 @@ def _of_group(of: str, runs: "Mapping[str, Sequence[Path]]") -> str:
     return describe_run(runs[names[0]][0], of_family=of not in runs) if names else ""
 
 
-def counts(verdicts: "Sequence[VerdictLike]") -> str:
+def counts(verdicts: "Sequence[Verdict]") -> str:
     """How many hold, in words.
 
     >>> counts([])
@@ -122,6 +95,41 @@ def _what(name: str, folder: Path) -> str:
     spec = RunData(folder).spec
     is_toy = "task" in spec or spec.get("model", {}).get("kind") == "toy_head"
     return f"{known[name].title}. {words}" if is_toy and name in known else words
+
+
+def environment_of(runs: Mapping[str, Sequence[Path]]) -> dict[str, object]:
+    """The environments of runs as one: where they differ, the values are listed.
+
+    Args:
+        runs: Folders by experiment.
+
+    >>> environment_of({})
+    {}
+    """
+    found = [_environment(Path(folder)) for folder in dict.fromkeys(f for folders in runs.values() for f in folders)]
+    return _merged([record for record in found if record])
+
+
+def _merged(records: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Key by key; packages inside."""
+    merged: dict[str, object] = {}
+    for key in dict.fromkeys(key for record in records for key in record):
+        values = [record[key] for record in records if record.get(key) is not None]
+        inner = [value for value in values if isinstance(value, Mapping)]
+        if inner:
+            merged[key] = _merged(inner)
+        else:
+            texts = list(dict.fromkeys(str(value) for value in values))
+            merged[key] = values[0] if len(texts) == 1 else " or ".join(texts) if texts else None
+    return merged
+
+
+def _environment(folder: Path) -> Mapping[str, object]:
+    try:
+        record = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def environment_rows(environment: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -164,7 +172,7 @@ def link(folder: Path, out: Path) -> str:
     return "./" + quote(Path(relative).as_posix()) + "/"
 
 
-def _value(verdict: VerdictLike) -> str:
+def _value(verdict: Verdict) -> str:
     if verdict.value is None:
         return ""
     return f"{verdict.value:.3g} [{verdict.interval}]" if verdict.interval else f"{verdict.value:.3g}"

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankrise.lab.experiments import experiments, family_members, network_of, scale_family
+from rankrise.lab.experiments import experiments, network_of, scale_one
 from rankrise.lab.figures import _by_scale, _toy_robustness, _toy_scales, _toy_stages
 from rankrise.lab.figures._descriptions import describe, network_name
 from rankrise.lab.figures._runs import Runs, read_experiment
@@ -180,7 +180,7 @@ def _wanted(trained: list[str]) -> list[tuple[str, str]]:
     variants = {name for name in networks if _variant_of(name) in networks}
     wanted = [(figure_id, "") for figure_id, figure in _FIGURES.items() if figure.of == "toy"]
     for network in sorted(networks, key=lambda name: name in variants):
-        one = _scale_one(network)
+        one = scale_one(network)
         shown = network if network in trained else one if one in trained else ""
         for figure_id, figure in _FIGURES.items():
             if figure.of == "family" and network in with_family:
@@ -192,7 +192,7 @@ def _wanted(trained: list[str]) -> list[tuple[str, str]]:
 
 def _members_of_scale_1(trained: list[str], runs: Runs) -> list[tuple[str, str]]:
     """As `vit-cifar10-scale-1`, of 100 epochs and three seeds, beside `vit-cifar10`."""
-    pairs = [(name, one) for name in trained if (one := _scale_one(name)) in trained]
+    pairs = [(name, one) for name in trained if (one := scale_one(name)) in trained]
     apart = [one for name, one in pairs if set(runs[name]) != set(runs[one])]
     return [(figure_id, one) for one in apart for figure_id, figure in _FIGURES.items() if figure.of_variants]
 
@@ -200,11 +200,3 @@ def _members_of_scale_1(trained: list[str], runs: Runs) -> list[tuple[str, str]]
 def _variant_of(name: str) -> str:
     known = experiments().get(name)
     return known.variant_of if known is not None else ""
-
-
-def _scale_one(network: str) -> str:
-    """The member of initial scale 1 in the family of a network; empty if there is none."""
-    for member in family_members(scale_family(network)):
-        if getattr(getattr(member.paper, "model", None), "init_scale", None) == 1.0:
-            return member.name
-    return ""
