@@ -73,19 +73,20 @@ def peak_memory(function: Callable[[], object], device: str) -> int:
 
 
 def seconds(contenders: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, float]:
-    """Median seconds of each contender over interleaved rounds, after a warm-up round."""
+    """Median seconds of each contender over interleaved rounds, after a warm-up round; on a CPU, of its time."""
+    clock = time.perf_counter if device == "cuda" else time.process_time
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for round_ in range(rounds + 1):
         for name, call in contenders.items():
             call()  # so that nobody starts in the caches and pages another one left
             if device == "cuda":
                 torch.cuda.synchronize()
-            start = time.perf_counter()
+            start = clock()
             call()
             if device == "cuda":
                 torch.cuda.synchronize()
             if round_:
-                taken[name].append(time.perf_counter() - start)
+                taken[name].append(clock() - start)
     return {name: statistics.median(values) for name, values in taken.items()}
 
 

@@ -22,6 +22,7 @@ from rankrise.linalg._null import gaussian_spectra as gaussian_spectra
 from rankrise.linalg._products import SVD as SVD
 from rankrise.linalg._products import delta_spectrum as delta_spectrum
 from rankrise.linalg._products import delta_svd as delta_svd
+from rankrise.linalg._products import matrix_spectrum as matrix_spectrum
 from rankrise.linalg._products import product_spectrum as product_spectrum
 from rankrise.linalg._stable_rank import StableRank as StableRank
 from rankrise.linalg._stable_rank import delta_stable_rank as delta_stable_rank

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rankrise.heads import CIRCUITS, AttentionLayer, HeadMap
-from rankrise.tracking._change import Change, Directions, MatrixChange, ProductChange, matrix_spectra
+from rankrise.linalg import matrix_spectrum
+from rankrise.tracking._change import Change, Directions, MatrixChange, ProductChange
 from rankrise.tracking._measurement import Clock, Measurement, Quantity
 from rankrise.tracking._parameters import InitialWeights
 from rankrise.tracking._schedule import Schedule
@@ -105,7 +106,7 @@ def measure(
         for roles in _of_one_shape({role: (delta,) for role, delta in deltas.items()}):
             delta = torch.cat([deltas.pop(role) for role in roles])
             finite = delta.isfinite().all(-1).all(-1)
-            sigma = matrix_spectra(torch.where(finite[:, None, None], delta, 0.0))
+            sigma = matrix_spectrum(torch.where(finite[:, None, None], delta, 0.0))
             stack = _Stack(MatrixChange(sigma), roles, layers, finite.reshape(len(roles), -1))
             stack.read(plan.quantities, readout, guard)
     return readout
