@@ -32,7 +32,7 @@ A_FIGURE = FigureData("toy_stages", "", "", (Panel("", Axis(""), Axis(""), (Trac
 def rankrise(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANKRISE_DATA", raising=False)
-    monkeypatch.setitem(_plan.PARTS, "smoke", tiny.PARTS)
+    monkeypatch.setitem(_plan.ENTRIES, "smoke", tiny.ENTRIES)
 
     def run(*args):
         monkeypatch.setattr(sys, "argv", ["rankrise", *args])
@@ -95,7 +95,7 @@ def test_strict_is_about_verdicts_and_nothing_else_is(rankrise, monkeypatch):
     from rankrise.lab.claims import _evaluate
 
     undrawn(monkeypatch)
-    monkeypatch.setitem(_plan.PARTS, "smoke", tiny.PARTS[:1])
+    monkeypatch.setitem(_plan.ENTRIES, "smoke", tiny.ENTRIES[:1])
     rankrise("reproduce", "--device", "cpu")
     assert rankrise("reproduce", "--strict").returncode == 0
     monkeypatch.setattr(_evaluate.Predicate, "is_met", lambda self, value: False)
@@ -145,7 +145,7 @@ def test_a_full_disk_stops_it_with_a_sentence(place, rankrise, monkeypatch, tmp_
 
 @pytest.mark.parametrize("place", ["figure.write", "report.sync"])
 def test_a_full_disk_while_drawing(place, rankrise, monkeypatch, tmp_path):
-    monkeypatch.setitem(_plan.PARTS, "smoke", tiny.PARTS[:1])
+    monkeypatch.setitem(_plan.ENTRIES, "smoke", tiny.ENTRIES[:1])
     undrawn(monkeypatch)
     rankrise("reproduce", "--device", "cpu")
     before = (tmp_path / "report" / "index.html").read_text()
@@ -162,7 +162,7 @@ def test_a_full_disk_while_drawing(place, rankrise, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_drawing(number, rankrise, monkeypatch):
-    monkeypatch.setitem(_plan.PARTS, "smoke", tiny.PARTS[:1])
+    monkeypatch.setitem(_plan.ENTRIES, "smoke", tiny.ENTRIES[:1])
     before = signal.getsignal(number)
     monkeypatch.setattr(report, "write_report", lambda *rest: signal.raise_signal(number))
     done = rankrise("reproduce", "--device", "cpu")

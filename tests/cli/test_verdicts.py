@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rankrise.cli._verdicts import verdict_table
+from rankrise.cli._results import verdict_table
 from rankrise.lab.claims import Claim, Verdict
 
 

@@ -59,7 +59,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Finding:
+class FoundDrop:
     """A drop, its shape and its confidence; times and sizes in the units of the caller."""
 
     start: float
@@ -75,7 +75,7 @@ class Finding:
 class Analysis:
     """All findings in order of time, however weak; the noise of one sample, its correlation, and the fit."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[FoundDrop, ...]
     noise: float
     correlation: float
     knots: Array
@@ -110,7 +110,7 @@ def analyse(t: Array, y: Array, *, resolution: float, closed: bool) -> Analysis 
         shape = fit_shape(x[around], v[around], start=drop.start, end=drop.end, size=drop.size)
         if _gains(drop, knots, levels):
             findings.append(
-                Finding(
+                FoundDrop(
                     start=float(origin + span * max(shape.start, left)),
                     end=float(origin + span * min(shape.end, right)),
                     midpoint=float(origin + span * shape.midpoint),

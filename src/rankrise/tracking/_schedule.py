@@ -84,3 +84,14 @@ def as_schedule(value: int | Schedule, name: str = "every") -> Schedule:
     if not hasattr(value, "__index__"):
         raise ValueError(f"`{name}` must be a number of steps or a callable; got {value!r} ({type(value).__name__}).")
     return Every(as_count(value, name, least=1))
+
+
+def spectra_schedule(ranks: Schedule, spectra: int | Schedule | None) -> Schedule:
+    """The schedule of spectra: the given one, or a rarer one than that of ranks, because spectra cost more.
+
+    >>> spectra_schedule(every(200), None)
+    Every(num_steps=2000)
+    """
+    if spectra is not None:
+        return as_schedule(spectra, "spectra")
+    return every(10 * ranks.num_steps) if isinstance(ranks, Every) else log_spaced()

@@ -32,7 +32,7 @@ class Readout:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """What to measure of the weights, and when."""
 
     quantities: tuple[Quantity, ...]
@@ -67,7 +67,7 @@ def measure(
     now: Mapping[str, Tensor],
     initial: InitialWeights,
     *,
-    plan: Plan,
+    plan: MeasurementPlan,
     due: frozenset[Clock],
     previous: Mapping[str, Tensor],
     guard: Guard = contextlib.nullcontext,

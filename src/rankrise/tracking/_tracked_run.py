@@ -16,7 +16,7 @@ from rankrise.store import Run, create_run, has_run, is_sealed, load_initial, lo
 from rankrise.tracking._parameters import copy_in_float32
 from rankrise.tracking._recorder import TrackingWarning, plain_reason
 from rankrise.tracking._schedule import At, Every, Schedule
-from rankrise.tracking._stacks import Plan
+from rankrise.tracking._stacks import MeasurementPlan
 
 
 class RunDirectoryError(OSError):
@@ -41,7 +41,7 @@ class RunDirectoryError(OSError):
 
 
 def spec(
-    head_map: HeadMap | None, plan: Plan, config: Mapping[str, object] | None, names: Mapping[str, str]
+    head_map: HeadMap | None, plan: MeasurementPlan, config: Mapping[str, object] | None, names: Mapping[str, str]
 ) -> dict[str, object]:
     """What `spec.json` says of a tracked run; `names` gives every parameter its name without wrappers.
 

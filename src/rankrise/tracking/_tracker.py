@@ -30,10 +30,9 @@ from rankrise.tracking._parameters import (
 )
 from rankrise.tracking._quantities import choose
 from rankrise.tracking._recorder import PendingScalars, Recorder, to_block
-from rankrise.tracking._schedule import Every, Schedule, as_schedule, log_spaced
-from rankrise.tracking._schedule import every as every_
+from rankrise.tracking._schedule import Schedule, as_schedule, spectra_schedule
 from rankrise.tracking._sinks import Sink, check_sinks
-from rankrise.tracking._stacks import Plan, Readout, groups, measure
+from rankrise.tracking._stacks import MeasurementPlan, Readout, groups, measure
 from rankrise.tracking._tracked_run import RunDirectoryError
 
 
@@ -132,10 +131,11 @@ class RankTracker:
         resume = None if resume is None else as_count(resume, "resume")
         self._model = model
         ranks_due = as_schedule(every)
-        spectra_due = _spectra_schedule(ranks_due, spectra)
+        spectra_due = spectra_schedule(ranks_due, spectra)
         check_place(initial)
         refuse_partitioned(model)
-        self._plan = Plan(choose(quantities), as_count(directions, "directions"), matrices, ranks_due, spectra_due)
+        count = as_count(directions, "directions")
+        self._plan = MeasurementPlan(choose(quantities), count, matrices, ranks_due, spectra_due)
         self._resolve = heads if callable(heads) else functools.partial(resolve, heads=heads)
         has_heads = bool(self._plan.quantities) or heads is not None
         self.head_map: HeadMap | None = self._resolve(model) if has_heads else None
@@ -381,12 +381,6 @@ class RankTracker:
     def _synchronise(self) -> None:
         if any(parameter.is_cuda for parameter in self._model.parameters()):
             torch.cuda.synchronize()
-
-
-def _spectra_schedule(ranks: Schedule, spectra: int | Schedule | None) -> Schedule:
-    if spectra is not None:
-        return as_schedule(spectra, "spectra")
-    return every_(10 * ranks.num_steps) if isinstance(ranks, Every) else log_spaced()
 
 
 def _moved(weight: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ OKABE_ITO = {
     "orange": "#E69F00",
 }
 GREY = "#767676"
+UNKNOWN = "#bbbbbb"  # a cell of a heat map whose value was not measured
 _FIXED = {
     "limit": OKABE_ITO["vermillion"],
     "init": GREY,

@@ -1,6 +1,7 @@
-"""A diff as one self-contained page: heat maps by layer, curves of a series, spectra, and the tables.
+"""A diff as one self-contained page: heat maps by layer, curves of a series, spectra, and tables.
 
-Plain SVG made by a template that escapes everything, as names come from files; no script and nothing loaded.
+The page is plain SVG, without a script, and loads nothing. Its template escapes everything, because names come from
+files.
 """
 
 import functools
@@ -21,13 +22,15 @@ from rankrise.checkpoints.compare import (
 )
 from rankrise.checkpoints.files import show
 from rankrise.checkpoints.match import block_of
+from rankrise.view._colours import UNKNOWN, ink_on, shade
+from rankrise.view._networks import CIRCUITS
 
 if TYPE_CHECKING:
     import jinja2
 
-_HEIGHT = 19  # of a cell
-_WIDE, _NARROW = 40, 18  # with its number, and where layers are many without
-_MOST_NUMBERS = 24  # layers
+_HEIGHT = 19  # pixels of a cell
+_WIDE, _NARROW = 40, 18  # pixels of a cell that shows its number, and of one that has no room for it
+_MOST_NUMBERS = 24  # layers; with more layers the cells show no numbers
 _MOST_ROWS = 2000
 _TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -131,10 +134,10 @@ def _maps(diff: Diff) -> list[dict[str, Any]]:
         _map("Stable rank of the change, by layer and weight", weights, _part, lambda row: row.stable_rank),
         _map("Directions above the rounding floor", weights, _part, lambda row: row.rank_above_floor),
     ]
-    for circuit, title in (("kq", "K Qᵀ"), ("vo", "V Oᵀ")):
+    for circuit, words in CIRCUITS.items():
         rows = [row for row in diff.circuits() if row.circuit == circuit]
-        maps.append(_map(f"{title}: relative size, by layer and head", rows, _head, _size, logarithmic=True))
-        maps.append(_map(f"{title}: stable rank, by layer and head", rows, _head, lambda row: row.stable_rank))
+        maps.append(_map(f"{words.product}: relative size, by layer and head", rows, _head, _size, logarithmic=True))
+        maps.append(_map(f"{words.product}: stable rank, by layer and head", rows, _head, lambda row: row.stable_rank))
     return [found for found in maps if found is not None]
 
 
@@ -161,12 +164,13 @@ def _map(
         value = get(row)
         x, y = left + width * columns.index(row.layer), 4 + _HEIGHT * lines.index(line(row))
         share = _share(value, low, high, logarithmic)
+        colour = UNKNOWN if share is None else shade(share)
         cells.append(
             {
                 "x": x,
                 "y": y,
-                "colour": _colour(share),
-                "ink": "#fff" if share is not None and share > 0.6 else "#1a1a1a",
+                "colour": colour,
+                "ink": ink_on(colour),
                 "number": _short(value) if width == _WIDE and row.status == "changed" else "",
                 "text": f"{show(row.name, 80)}: {number(value) if row.status == 'changed' else row.status}",
             }
@@ -200,13 +204,6 @@ def _share(value: float | None, low: float, high: float, logarithmic: bool) -> f
     if logarithmic:
         value, low, high = (math.log(max(v, low)) for v in (value, low, high))
     return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 1.0
-
-
-def _colour(share: float | None) -> str:
-    if share is None:
-        return "#bbbbbb"
-    red, green, blue = (round(light + share * (dark - light)) for light, dark in ((236, 8), (243, 48), (252, 107)))
-    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def _curves(diff: Diff) -> list[dict[str, Any]]:

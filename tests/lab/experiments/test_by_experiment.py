@@ -51,8 +51,8 @@ def test_a_spec_of_ones_own_is_found(tmp_path):
 
 
 def test_only_runs_of_a_reproduction(out, monkeypatch):
-    parts = (_plan.Part(NAME, "smoke"),)
-    monkeypatch.setitem(_plan.PARTS, "smoke", parts)
+    parts = (_plan.Entry(NAME, "smoke"),)
+    monkeypatch.setitem(_plan.ENTRIES, "smoke", parts)
     found = runs_by_experiment(out, scale="smoke")
     assert list(found) == [NAME]
     assert len(found[NAME]) == 1
@@ -70,7 +70,7 @@ def test_a_damaged_run_is_passed_over_and_named(name, tmp_path):
 
 
 def test_a_damaged_run_of_a_reproduction_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(_plan.PARTS, "smoke", (_plan.Part(NAME, "smoke"),))
+    monkeypatch.setitem(_plan.ENTRIES, "smoke", (_plan.Entry(NAME, "smoke"),))
     (run(NAME, tmp_path) / "metrics.parquet").write_bytes(b"")
     with pytest.warns(UserWarning, match=r"metrics\.parquet must be as the manifest says"):
         assert runs_by_experiment(tmp_path, scale="smoke") == {}

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from rankrise import heads, view
 from rankrise.lab import data, models, training
 from rankrise.lab.data import DataConfig
 from rankrise.lab.experiments import (
     NamedSpec,
     TrainingSpec,
+    _execute,
     execute_run,
     experiments,
     plan_run,
@@ -197,3 +199,8 @@ def test_a_run_that_diverges(tmp_path):
     assert "smaller learning rate" in report.message
     json.dumps(report.to_json(), allow_nan=False)
     assert plan_run(spec, out=tmp_path).state == "unfinished"
+
+
+def test_circuits_have_one_list_of_names():
+    """A list that repeats the names must not lack a circuit that another list has."""
+    assert _execute._CIRCUITS == tuple(heads.CIRCUITS) == tuple(view.CIRCUITS)

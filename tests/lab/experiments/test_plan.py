@@ -5,15 +5,15 @@ import pytest
 from rankrise.lab.claims._evaluate import PREDICATES
 from rankrise.lab.experiments import TrainingSpec, execute_run, experiments, plan_reproduction
 from rankrise.lab.experiments import _plan as module
-from rankrise.lab.experiments.specs import PARTS, Part
+from rankrise.lab.experiments.specs import ENTRIES, Entry
 
 NEEDED = {name for predicate in PREDICATES for name in predicate.needs}
-TINY = (Part("vit-cifar10", "smoke", (0, 1)), Part("toy-stages", "smoke"))
+TINY = (Entry("vit-cifar10", "smoke", (0, 1)), Entry("toy-stages", "smoke"))
 
 
-@pytest.mark.parametrize("scale", PARTS)
+@pytest.mark.parametrize("scale", ENTRIES)
 def test_every_part_is_registered_and_listed_once(scale):
-    names = [part.name for part in PARTS[scale]]
+    names = [part.name for part in ENTRIES[scale]]
     assert set(names) <= set(experiments())
     assert len(names) == len(set(names))
 
@@ -53,8 +53,8 @@ def test_seeds_are_of_networks_only(tmp_path):
 
 
 def test_what_takes_many_gpus_is_left_out_until_it_is_done(tmp_path, monkeypatch):
-    part = Part("vit-cifar10", "smoke", by_hand="Too large")
-    monkeypatch.setitem(module.PARTS, "smoke", (part,))
+    part = Entry("vit-cifar10", "smoke", by_hand="Too large")
+    monkeypatch.setitem(module.ENTRIES, "smoke", (part,))
     plan = plan_reproduction("smoke", out=tmp_path)
     assert plan.runs == []
     assert plan.absences()["vit-cifar10"] == "Too large."
@@ -77,7 +77,7 @@ def test_absences_name_no_path_of_this_machine(tmp_path):
 
 
 def test_a_damaged_run_is_said_and_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setitem(module.PARTS, "smoke", TINY)
+    monkeypatch.setitem(module.ENTRIES, "smoke", TINY)
     run = plan_reproduction("smoke", out=tmp_path).members["toy-stages"][0]
     execute_run(run)
     (run.folder / "metrics.parquet").write_bytes(b"damaged")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from rankrise.lab.models._attention import Attention, Block, scale_
 from rankrise.lab.models._short_attention import is_short
+from rankrise.lab.models._transformers import Attention, Block, scale_
 
 
 def make(*, is_causal=False, qkv_bias=True, head_dim=6):

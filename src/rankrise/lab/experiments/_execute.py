@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rankrise.lab.experiments._plan import PlannedRun, plan_run
 from rankrise.lab.experiments._spec import NamedSpec, to_json
-from rankrise.lab.experiments.kinds import Spec, kind_of
+from rankrise.lab.experiments.kinds import Order, Spec, kind_of
 from rankrise.store import load_run
 
 if TYPE_CHECKING:
     from rankrise.lab.training import Progress
 
 Status = Literal["finished", "skipped", "stopped", "diverged"]
-CIRCUITS = ("kq", "vo")
+_CIRCUITS = ("kq", "vo")  # as `rankrise.heads.CIRCUITS`, whose import would load PyTorch for a run that is skipped
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def summarise_run(path: str | os.PathLike[str]) -> RunSummary:
         return RunSummary(0, {}, {})
     singles = table.filter(pc.equal(table["layer"], -1)).select(["quantity", "value"]).to_pylist()
     ranks = table.filter(pc.equal(table["quantity"], "stable_rank"))
-    found = {name: _by_layer(ranks.filter(pc.equal(ranks["circuit"], name))) for name in CIRCUITS}
+    found = {name: _by_layer(ranks.filter(pc.equal(ranks["circuit"], name))) for name in _CIRCUITS}
     return RunSummary(
         step=pc.max(table["step"]).as_py(),
         scalars={row["quantity"]: row["value"] for row in singles},
@@ -107,7 +107,7 @@ def execute_run(plan: PlannedRun, *, device: str | None = None, progress: "Progr
     is_main = os.environ.get("RANK", "0") == "0"  # under torchrun the first process may still be writing
     config = {"experiment": plan.name, "spec": to_json(plan.spec)}
     kind = kind_of(plan.spec)
-    outcome = kind.execute(plan.spec, plan.folder, config=config, root=plan.data, device=device, progress=progress)
+    outcome = kind.execute(plan.spec, Order(plan.folder, config, plan.data, device, progress))
     return RunReport(
         plan.name,
         plan.hash,

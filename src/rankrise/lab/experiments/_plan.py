@@ -13,7 +13,7 @@ from rankrise.lab.experiments._codec import choices
 from rankrise.lab.experiments._registry import experiments, find_experiment
 from rankrise.lab.experiments._spec import SCALES, NamedSpec, Scale, read_spec, run_folder, spec_hash
 from rankrise.lab.experiments.kinds import Spec, kind_of
-from rankrise.lab.experiments.specs import PARTS, Part
+from rankrise.lab.experiments.specs import ENTRIES, Entry
 from rankrise.store import has_run, is_sealed, verify_run
 
 State = Literal["new", "unfinished", "done", "refused"]
@@ -199,19 +199,19 @@ def plan_reproduction(
         raise ValueError(f"`scale` must be a known one; got {scale!r}. {choices(scale, SCALES)}")
     shared: dict[Spec, PlannedRun] = {}
     members: dict[str, list[PlannedRun]] = {}
-    for part in PARTS[scale]:
-        for seed in _seeds(part, num_seeds):
-            run = plan_run(part.name, scale=part.scale, seed=seed, epochs=part.epochs, data=data, out=out)
-            members.setdefault(part.name, []).append(shared.setdefault(run.spec, run))
-    by_hand = {part.name: part.by_hand for part in PARTS[scale] if part.by_hand}
+    for entry in ENTRIES[scale]:
+        for seed in _seeds(entry, num_seeds):
+            run = plan_run(entry.name, scale=entry.scale, seed=seed, epochs=entry.epochs, data=data, out=out)
+            members.setdefault(entry.name, []).append(shared.setdefault(run.spec, run))
+    by_hand = {entry.name: entry.by_hand for entry in ENTRIES[scale] if entry.by_hand}
     return Reproduction(scale, members, by_hand)
 
 
-def _seeds(part: Part, num_seeds: int | None) -> list[int | None]:
-    spec = find_experiment(part.name).spec(part.scale)
+def _seeds(entry: Entry, num_seeds: int | None) -> list[int | None]:
+    spec = find_experiment(entry.name).spec(entry.scale)
     if num_seeds is not None and kind_of(spec).is_network:
         return list(range(num_seeds))
-    return [*part.seeds] or [None]
+    return [*entry.seeds] or [None]
 
 
 def _is_finished(run: PlannedRun) -> bool:
@@ -228,5 +228,5 @@ def _short_of(run: PlannedRun) -> str:
 
 def _hint(name: str, scale: Scale) -> str:
     """Which other scale has the experiment; empty if no other scale has it."""
-    larger = [s for s in SCALES if any(part.name == name for part in PARTS[s]) and s != scale]
+    larger = [s for s in SCALES if any(entry.name == name for entry in ENTRIES[s]) and s != scale]
     return f": rankrise reproduce --scale {larger[0]} --data DIR has it" if larger else ""

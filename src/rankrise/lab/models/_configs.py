@@ -120,7 +120,7 @@ class ViTConfig:
 
     def module(self) -> "nn.Module":
         """Build a `ViT`."""
-        from rankrise.lab.models._vit import ViT
+        from rankrise.lab.models._transformers import ViT
 
         return ViT(self)
 
@@ -174,7 +174,7 @@ class GPTConfig:
 
     def module(self) -> "nn.Module":
         """Build a `GPT`."""
-        from rankrise.lab.models._gpt import GPT
+        from rankrise.lab.models._transformers import GPT
 
         return GPT(self)
 
@@ -207,7 +207,7 @@ class ToyHeadConfig:
 
     def module(self) -> "nn.Module":
         """Build a `ToyHead`."""
-        from rankrise.lab.models._toy_head import ToyHead
+        from rankrise.lab.models._transformers import ToyHead
 
         return ToyHead(self)
 
@@ -241,3 +241,35 @@ VIT_B16 = ViTConfig(
     image_size=224, patch_size=16, num_classes=1000, num_layers=12, num_heads=12, head_dim=64, width=768, mlp_width=3072
 )  # the paper's network for ImageNet
 MODELS: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "gpt": GPTConfig, "toy_head": ToyHeadConfig}
+
+
+def build_model(config: ModelConfig, *, seed: int = 0) -> "nn.Module":
+    """Make a model on the CPU in float32; the same weights for the same `config` and `seed`.
+
+    The global random state is left as it was.
+
+    Args:
+        config: Sizes of the model; the type of `config` says which model.
+        seed: Seed of the initial weights.
+
+    Raises:
+        ValueError: `config` is no configuration of a model, or the model does not fit in memory.
+
+    >>> from rankrise.lab.models import ViTConfig
+    >>> model = build_model(ViTConfig(num_layers=1), seed=1)
+    >>> sum(weight.numel() for weight in model.parameters())
+    2690058
+    """
+    import torch
+
+    if type(config) not in MODELS.values():
+        names = ", ".join(kind.__name__ for kind in MODELS.values())
+        raise ValueError(f"`config` must be one of {names}; got {type(config).__name__}.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model = config.module()
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"The model must fit in memory; it does not ({reason}). Choose smaller sizes.") from error
+    return model

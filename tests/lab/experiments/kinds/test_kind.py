@@ -51,10 +51,14 @@ def test_an_unknown_kind_is_a_sentence():
             use(StagesSpecs())
 
 
+def _configs(kind, name):
+    return kind.parts[name].kinds.values() if name in kind.parts else ()
+
+
 def asked_types(program):
     """Every expression of a program that asks for a type: isinstance, issubclass, `type(x) is T`, `case T()`."""
     for node in ast.walk(ast.parse(program)):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+        if isinstance(node, ast.Call) and re.search(r"\b(isinstance|issubclass)$", ast.unparse(node.func)):
             yield ast.unparse(node.args[1])
         elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
             yield ast.unparse(node)
@@ -63,7 +67,9 @@ def asked_types(program):
 
 
 def asks_for_a_spec(program):
-    specs = {kind.spec.__name__ for kind in KINDS} | {"TheorySpec"}
+    """Whether a program asks for the type of a spec, or of a config of the network or the task in one."""
+    configs = {config.__name__ for kind in KINDS for name in ("model", "task") for config in _configs(kind, name)}
+    specs = {kind.spec.__name__ for kind in KINDS} | {"TheorySpec"} | configs
     return any(specs & set(re.findall(r"\w+", asked)) for asked in asked_types(program))
 
 
@@ -81,6 +87,7 @@ def test_nothing_asks_for_the_type_of_a_spec_but_its_own_kind():
         "isinstance(spec, TrainingSpec)",
         "isinstance(spec, (int, kinds.FlowSpec))",
         "issubclass(t, TheorySpec)",
+        "assert builtins.isinstance(model, ViTConfig)",
         "type(spec) is TrainingSpec",
         "type(spec) in (FlowSpec, StagesSpec)",
         "match spec:\n case FlowSpec(): pass",
@@ -88,4 +95,4 @@ def test_nothing_asks_for_the_type_of_a_spec_but_its_own_kind():
 )
 def test_every_way_to_ask_is_seen(program):
     assert asks_for_a_spec(program)
-    assert not asks_for_a_spec(re.sub(r"\w+Spec", "int", program))
+    assert not asks_for_a_spec(re.sub(r"\w+(Spec|Config)", "int", program))

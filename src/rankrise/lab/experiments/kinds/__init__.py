@@ -1,4 +1,4 @@
-"""The kinds of runs. Another kind joins with a file of its own and one line in `KINDS`.
+"""The kinds of runs. A new kind needs a file of its own and one line in `KINDS`.
 
 Importing this loads no PyTorch; what a run computes with is imported when the run begins.
 """
@@ -8,7 +8,7 @@ from typing import Any
 from rankrise._arguments import did_you_mean
 from rankrise.lab.experiments.kinds._descent_kind import DescentKind, DescentSpec
 from rankrise.lab.experiments.kinds._flow_kind import FlowKind, FlowSpec
-from rankrise.lab.experiments.kinds._kind import Kind, Outcome, Part, Spec
+from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
 from rankrise.lab.experiments.kinds._matrix_flow_kind import MatrixFlowKind, MatrixFlowSpec
 from rankrise.lab.experiments.kinds._robustness_kind import RobustnessKind, RobustnessSpec
 from rankrise.lab.experiments.kinds._stages_kind import StagesKind, StagesSpec
@@ -68,6 +68,7 @@ __all__ = [
     "FlowSpec",
     "Kind",
     "MatrixFlowSpec",
+    "Order",
     "Outcome",
     "Part",
     "RobustnessSpec",

@@ -34,6 +34,25 @@ S = TypeVar("S", bound=Spec)
 
 
 @dataclass(frozen=True)
+class Order:
+    """Where a spec is run, and with what: everything about a run that does not decide its numbers.
+
+    Args:
+        folder: Where the run lives; empty for a new run.
+        config: What the run's own `spec.json` holds about the experiment: its name and its spec.
+        data: The data folder; None for the default one.
+        device: Where to train; the best there is unless given.
+        progress: Told how far the run has got.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    data: Path | None = None
+    device: str | None = None
+    progress: "Progress | None" = None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a run ended, a sentence about it for the user, and the signal that stopped the run, if one did."""
 
@@ -86,25 +105,12 @@ class Kind(Generic[S]):
         """Why the data is not at hand, in a sentence; empty when the data is there, or is made on the spot."""
         return ""
 
-    def execute(
-        self,
-        spec: S,
-        folder: Path,
-        *,
-        config: Mapping[str, Any],
-        root: Path | None,
-        device: str | None,
-        progress: "Progress | None",
-    ) -> Outcome:
+    def execute(self, spec: S, order: Order) -> Outcome:
         """Begin the run of a spec in its folder, or go on with one that was cut off.
 
         Args:
             spec: What to run.
-            folder: Where the run lives; empty for a new run.
-            config: What the run's own `spec.json` holds about the experiment: its name and its spec.
-            root: The data folder; None for the default one.
-            device: Where to train; the best there is unless given.
-            progress: Told how far the run has got.
+            order: Where to run it, and with what.
         """
         raise NotImplementedError
 

@@ -22,10 +22,9 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
 
-from rankrise.lab.experiments.kinds._kind import Kind, Outcome, Part, Spec
+from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
 from rankrise.lab.training import Report
 from rankrise.store import create_run, has_run, resume_run
 
@@ -132,27 +131,18 @@ class TheoryKind(Kind[T]):
         """The toy's teacher."""
         return "teacher"
 
-    def execute(
-        self,
-        spec: T,
-        folder: Path,
-        *,
-        config: Mapping[str, Any],
-        root: Path | None,
-        device: str | None,
-        progress: "Progress | None",
-    ) -> Outcome:
+    def execute(self, spec: T, order: Order) -> Outcome:
         """Solve on the CPU; a run that was cut off starts over."""
         from rankrise.lab.experiments.kinds._toy_parts import status_rows
         from rankrise.theory import Status
 
-        if has_run(folder):
-            run = resume_run(folder, step=-1)
+        if has_run(order.folder):
+            run = resume_run(order.folder, step=-1)
         else:
             initial = self.initial_weights(spec)
-            run = create_run(folder, spec={"kind": "theory", "config": dict(config)}, initial=initial)
+            run = create_run(order.folder, spec={"kind": "theory", "config": dict(order.config)}, initial=initial)
         try:
-            recording = self.record(spec, Ticker(progress))
+            recording = self.record(spec, Ticker(order.progress))
             for block in (*recording.blocks, status_rows(recording.blocks, recording.status)):
                 run.append(block)
             run.seal()

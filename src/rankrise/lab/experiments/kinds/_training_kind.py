@@ -1,20 +1,18 @@
 """A network trained on a data set, with its ranks tracked from step 0."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankrise.lab.data import DataConfig, find_dataset
-from rankrise.lab.experiments.kinds._kind import Kind, Outcome, Part, Spec
+from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
 from rankrise.lab.models import MODELS, ModelConfig
 from rankrise.lab.training import TrainingConfig
 
 if TYPE_CHECKING:
     from rankrise.lab.data import Dataset
-    from rankrise.lab.training import Progress
 
-_CPU = (1e11, 0.025, 0.5)  # of two cores: FLOP/s, seconds that a step takes besides, seconds to begin
+_CPU = (1e11, 0.025, 0.5)  # two cores: FLOP/s, seconds of a step that do not depend on its FLOP, seconds to begin
 _GPU = (2e14, 0.002, 30.0)
 _SAMPLES = {  # training samples, by the folder of a data set or by its name
     "cifar10": 50_000,
@@ -94,31 +92,22 @@ class TrainingKind(Kind[TrainingSpec]):
             return str(error)
         return ""
 
-    def execute(
-        self,
-        spec: TrainingSpec,
-        folder: Path,
-        *,
-        config: Mapping[str, Any],
-        root: Path | None,
-        device: str | None,
-        progress: "Progress | None",
-    ) -> Outcome:
+    def execute(self, spec: TrainingSpec, order: Order) -> Outcome:
         """Read the data, build the network and train it."""
         from rankrise.lab.data import load_dataset
         from rankrise.lab.models import build_model
         from rankrise.lab.training import train
 
-        dataset = load_dataset(replace(spec.data, seed=spec.seed), root=root)
+        dataset = load_dataset(replace(spec.data, seed=spec.seed), root=order.data)
         check_fit(spec.model, dataset)
         result = train(
             build_model(spec.model, seed=spec.seed),
             dataset,
             replace(spec.training, seed=spec.seed),
-            out=folder,
-            device=device,
-            spec=config,
-            progress=progress,
+            out=order.folder,
+            device=order.device,
+            spec=order.config,
+            progress=order.progress,
         )
         return Outcome(result.status, result.message, result.signal)
 

@@ -1,15 +1,15 @@
-"""Values only: what every experiment is made of, in the order of `rankrise list`."""
+"""The specs of all experiments, as values, in the order of `rankrise list`."""
 
-from rankrise.lab.experiments.specs import _networks, _toys
-from rankrise.lab.experiments.specs._reproduction import PARTS as PARTS
-from rankrise.lab.experiments.specs._reproduction import Part as Part
+from rankrise.lab.experiments.specs import _paper_networks, _toys, _varied_networks
+from rankrise.lab.experiments.specs._reproduction import ENTRIES as ENTRIES
+from rankrise.lab.experiments.specs._reproduction import Entry as Entry
 
 ALL = (
-    *_networks.DIGITS,
+    *_paper_networks.DIGITS,
     *_toys.THEORY,
     *_toys.HEAD,
-    *_networks.CIFAR,
-    *_networks.IMAGES,
-    *_networks.TEXT,
-    *_networks.VARIED,
+    *_paper_networks.CIFAR,
+    *_paper_networks.IMAGES,
+    *_paper_networks.TEXT,
+    *_varied_networks.VARIED,
 )

@@ -9,11 +9,11 @@ on two cores.
 from dataclasses import dataclass, replace
 
 from rankrise.lab.experiments._spec import Scale
-from rankrise.lab.experiments.specs import _networks, _toys
+from rankrise.lab.experiments.specs import _paper_networks, _toys, _varied_networks
 
 
 @dataclass(frozen=True)
-class Part:
+class Entry:
     """One experiment of a reproduction.
 
     Args:
@@ -34,22 +34,28 @@ class Part:
 _THREE = (0, 1, 2)
 _TWELVE = tuple(range(12))  # because coordinates leave the support in some tasks only
 _TOY = tuple(experiment.name for experiment in _toys.THEORY)
-_FACTORS = ("1", "0.3", "0.1", "0.03")
-_CHANGES = tuple(_networks.VARIANTS)
 
 
-def _toy(scale: Scale, seeds: tuple[int, ...] = (), more: dict[str, tuple[int, ...]] | None = None) -> tuple[Part, ...]:
-    return tuple(Part(name, scale, (more or {}).get(name, seeds)) for name in _TOY)
+def _toy(scale: Scale, seeds: tuple[int, ...] = (), **more: tuple[int, ...]) -> tuple[Entry, ...]:
+    """The runs of theory; `more` has the seeds of those that do not have `seeds`."""
+    return tuple(Entry(name, scale, more.get(name, seeds)) for name in _TOY)
 
 
-def _with_scales(part: Part, factors: tuple[str, ...] = _FACTORS) -> tuple[Part, ...]:
-    """A network and its family of initial scales."""
-    return (part, *(replace(part, name=f"{part.name}-scale-{factor}") for factor in factors))
+def _scales(network: Entry, num: int = 4) -> tuple[Entry, ...]:
+    """The members of the family of a network's initial scales, from the largest scale; at most `num` of them."""
+    known = (*_paper_networks.CIFAR, *_varied_networks.VARIED)
+    members = [experiment for experiment in known if experiment.family and experiment.variant_of == network.name]
+    return tuple(replace(network, name=member.name) for member in members[:num])
 
 
-def _with_changes(part: Part) -> tuple[Part, ...]:
-    """The variants of a network."""
-    return tuple(replace(part, name=f"{part.name}-{change}") for change in _CHANGES)
+def _with_scales(network: Entry, num: int = 4) -> tuple[Entry, ...]:
+    """A network and the members of its family of initial scales."""
+    return (network, *_scales(network, num))
+
+
+def _variants(network: Entry) -> tuple[Entry, ...]:
+    """The variants of a network that have one thing changed."""
+    return tuple(replace(network, name=variant.name) for variant in _varied_networks.VARIANTS[network.name])
 
 
 _IMAGENET = (
@@ -57,38 +63,38 @@ _IMAGENET = (
     "run vit-imagenet --scale paper --data DIR, then reproduce again"
 )
 
-PARTS: dict[Scale, tuple[Part, ...]] = {
+ENTRIES: dict[Scale, tuple[Entry, ...]] = {
     "smoke": (
-        *_toy("smoke", _THREE, {"toy-stages": _TWELVE, "toy-flow-1e-32": _TWELVE}),
-        *_with_scales(Part("vit-digits", "small", seeds=_THREE, epochs=15), ("1", "0.3", "0.1")),
-        *_with_changes(Part("vit-digits", "small", epochs=15)),
+        *_toy("smoke", _THREE, **{"toy-stages": _TWELVE, "toy-flow-1e-32": _TWELVE}),
+        *_with_scales(Entry("vit-digits", "small", seeds=_THREE, epochs=15), num=3),
+        *_variants(Entry("vit-digits", "small", epochs=15)),
     ),
     "small": (
         *_toy("small"),
-        *_with_scales(Part("vit-digits", "small", seeds=_THREE)),
-        *_with_changes(Part("vit-digits", "small")),
-        *_with_scales(Part("vit-cifar10", "small")),
-        Part("vit-cifar100", "small"),
-        Part("vit-tiny-imagenet", "small"),
-        Part("vit-imagenet", "small"),
-        Part("gpt2-wikitext2", "small"),
-        Part("gpt2-wikitext103", "small"),
-        Part("vit-cifar10-augmented", "small"),
-        Part("vit-cifar10-ceng501", "small"),
+        *_with_scales(Entry("vit-digits", "small", seeds=_THREE)),
+        *_variants(Entry("vit-digits", "small")),
+        *_with_scales(Entry("vit-cifar10", "small")),
+        Entry("vit-cifar100", "small"),
+        Entry("vit-tiny-imagenet", "small"),
+        Entry("vit-imagenet", "small"),
+        Entry("gpt2-wikitext2", "small"),
+        Entry("gpt2-wikitext103", "small"),
+        Entry("vit-cifar10-augmented", "small"),
+        Entry("vit-cifar10-ceng501", "small"),
     ),
     "paper": (
-        Part("vit-cifar10", "paper"),
-        *(Part(f"vit-cifar10-scale-{factor}", "paper", seeds=_THREE) for factor in _FACTORS),
-        Part("vit-cifar100", "paper"),
-        Part("vit-tiny-imagenet", "paper"),
-        Part("gpt2-wikitext2", "paper"),
+        Entry("vit-cifar10", "paper"),
+        *_scales(Entry("vit-cifar10", "paper", seeds=_THREE)),
+        Entry("vit-cifar100", "paper"),
+        Entry("vit-tiny-imagenet", "paper"),
+        Entry("gpt2-wikitext2", "paper"),
         *_toy("paper", _THREE),
-        *_with_changes(Part("vit-cifar10", "paper")),
-        Part("vit-cifar10-ceng501", "paper"),
-        Part("vit-cifar10-augmented", "paper"),
-        *_with_scales(Part("vit-digits", "paper")),
-        *_with_changes(Part("vit-digits", "paper")),
-        Part("gpt2-wikitext103", "paper"),
-        Part("vit-imagenet", "paper", by_hand=_IMAGENET),
+        *_variants(Entry("vit-cifar10", "paper")),
+        Entry("vit-cifar10-ceng501", "paper"),
+        Entry("vit-cifar10-augmented", "paper"),
+        *_with_scales(Entry("vit-digits", "paper")),
+        *_variants(Entry("vit-digits", "paper")),
+        Entry("gpt2-wikitext103", "paper"),
+        Entry("vit-imagenet", "paper", by_hand=_IMAGENET),
     ),
 }

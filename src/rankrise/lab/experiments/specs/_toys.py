@@ -17,7 +17,7 @@ from rankrise.lab.experiments.kinds import (
     ToyTask,
     TrainingSpec,
 )
-from rankrise.lab.experiments.specs._networks import varied
+from rankrise.lab.experiments.specs._paper_networks import varied
 from rankrise.lab.models import ToyHeadConfig
 from rankrise.lab.training import TrainingConfig
 

@@ -3,7 +3,7 @@
 Everything here is a value. A variant is `varied(BASE, ...)`, and an experiment is a name for three specs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -39,21 +39,21 @@ _DIGITS_VIT = ViTConfig(
     image_size=8, patch_size=2, num_channels=1, num_layers=4, num_heads=4, head_dim=32, width=64, mlp_width=64
 )
 
-_DIGITS_SMALL = TrainingSpec(
+DIGITS_SMALL = TrainingSpec(
     data=DataConfig("digits"),
     model=_DIGITS_VIT,
     training=TrainingConfig(
         epochs=25, batch_size=64, learning_rate=1e-3, warmup_epochs=2, track_every=20, num_spectra=20, evaluate_every=5
     ),
 )
-_DIGITS_SMOKE = varied(
-    _DIGITS_SMALL,
+DIGITS_SMOKE = varied(
+    DIGITS_SMALL,
     data={"num_train": 64, "num_test": 32},
     model={"num_layers": 2, "num_heads": 2, "head_dim": 8, "width": 16, "mlp_width": 16},
     training={"epochs": 2, "batch_size": 16, "warmup_epochs": 0.5, "track_every": 2, "num_spectra": 4},
 )
-_DIGITS_PAPER = TrainingSpec(  # the paper's network and recipe on this data
-    data=_DIGITS_SMALL.data,
+DIGITS_PAPER = TrainingSpec(  # the paper's network and recipe on this data
+    data=DIGITS_SMALL.data,
     model=ViTConfig(image_size=8, patch_size=2, num_channels=1),
     training=TrainingConfig(
         epochs=500, batch_size=512, learning_rate=1e-4, warmup_epochs=15, precision="bf16", track_every=10
@@ -65,16 +65,16 @@ DIGITS = (
         name="vit-digits",
         title="A small ViT on scikit-learn's digits: no download, no GPU",
         shows="the stable rank of the change of both circuits, far below that of the weights at the start",
-        smoke=_DIGITS_SMOKE,
-        small=_DIGITS_SMALL,
-        paper=_DIGITS_PAPER,
+        smoke=DIGITS_SMOKE,
+        small=DIGITS_SMALL,
+        paper=DIGITS_PAPER,
     ),
 )
 
 
 # CIFAR-10 and CIFAR-100, with several initial scales and with augmentation
 
-_CIFAR10 = TrainingSpec(  # the paper's recipe
+CIFAR10_PAPER = TrainingSpec(  # the paper's recipe
     data=DataConfig("cifar10"),
     model=ViTConfig(),  # 6 layers, 8 heads of 128, width 512, MLP 512, patch 4
     training=TrainingConfig(
@@ -90,14 +90,14 @@ _CIFAR10 = TrainingSpec(  # the paper's recipe
         evaluate_every=5,
     ),
 )
-_CIFAR_SMALL = TrainingSpec(  # a tenth of the images, a network 25 times smaller: three minutes on two cores
+CIFAR_SMALL = TrainingSpec(  # a tenth of the images, a network 25 times smaller: three minutes on two cores
     data=DataConfig("cifar10", num_train=5_000, num_test=1_000),
     model=ViTConfig(num_heads=4, head_dim=32, width=128, mlp_width=128),
     training=TrainingConfig(
         epochs=15, batch_size=64, learning_rate=5e-4, warmup_epochs=2, track_every=39, num_spectra=20, evaluate_every=2
     ),
 )
-_CIFAR_SMOKE = TrainingSpec(  # no download: images of the same shape with something to learn in them
+CIFAR_SMOKE = TrainingSpec(  # no download: images of the same shape with something to learn in them
     data=DataConfig("synthetic_images", num_train=64, num_test=32),
     model=ViTConfig(patch_size=8, num_layers=2, num_heads=2, head_dim=8, width=16, mlp_width=16),
     training=TrainingConfig(
@@ -109,9 +109,9 @@ _CIFAR_BASE = Experiment(
     name="vit-cifar10",
     title="The paper's ViT on CIFAR-10, 500 epochs",
     shows="the change of both circuits gains rank gradually and stays far below the rank at the start",
-    smoke=_CIFAR_SMOKE,
-    small=_CIFAR_SMALL,
-    paper=_CIFAR10,
+    smoke=CIFAR_SMOKE,
+    small=CIFAR_SMALL,
+    paper=CIFAR10_PAPER,
 )
 
 
@@ -121,10 +121,10 @@ def _cifar_scale(factor: float) -> Experiment:
         name=f"vit-cifar10-scale-{factor:g}",
         title=f"The paper's ViT on CIFAR-10 from weights × {factor:g}, 100 epochs",
         shows="a smaller initial scale gives a change of lower stable rank: compare the family vit-cifar10-scale-*",
-        smoke=varied(_CIFAR_SMOKE, model={"init_scale": factor}),
-        small=varied(_CIFAR_SMALL, model={"init_scale": factor}),
+        smoke=varied(CIFAR_SMOKE, model={"init_scale": factor}),
+        small=varied(CIFAR_SMALL, model={"init_scale": factor}),
         paper=varied(
-            _CIFAR10,
+            CIFAR10_PAPER,
             model={"init_scale": factor},
             training={"epochs": 100, "track_every": 97, "evaluate_every": 2},
         ),
@@ -138,18 +138,18 @@ _CIFAR_AUGMENTED = Experiment(
     name="vit-cifar10-augmented",
     title="The paper's ViT on CIFAR-10 with flips and crops, 500 epochs",
     shows="whether the rank of the change depends on fitting the training images exactly",
-    smoke=varied(_CIFAR_SMOKE, data=_FLIP_AND_CROP),
-    small=varied(_CIFAR_SMALL, data=_FLIP_AND_CROP),
-    paper=varied(_CIFAR10, data=_FLIP_AND_CROP),
+    smoke=varied(CIFAR_SMOKE, data=_FLIP_AND_CROP),
+    small=varied(CIFAR_SMALL, data=_FLIP_AND_CROP),
+    paper=varied(CIFAR10_PAPER, data=_FLIP_AND_CROP),
     variant_of="vit-cifar10",
 )
 _CIFAR100 = Experiment(
     name="vit-cifar100",
     title="The paper's ViT on CIFAR-100, 500 epochs",
     shows="more classes need more rank: compare with vit-cifar10",
-    smoke=varied(_CIFAR_SMOKE, data={"num_classes": 20}, model={"num_classes": 20}),
-    small=varied(_CIFAR_SMALL, data={"name": "cifar100"}, model={"num_classes": 100}),
-    paper=varied(_CIFAR10, data={"name": "cifar100"}, model={"num_classes": 100}),
+    smoke=varied(CIFAR_SMOKE, data={"num_classes": 20}, model={"num_classes": 20}),
+    small=varied(CIFAR_SMALL, data={"name": "cifar100"}, model={"num_classes": 100}),
+    paper=varied(CIFAR10_PAPER, data={"name": "cifar100"}, model={"num_classes": 100}),
 )
 
 CIFAR = (_CIFAR_BASE, *(_cifar_scale(factor) for factor in (1.0, 0.3, 0.1, 0.03)), _CIFAR_AUGMENTED, _CIFAR100)
@@ -160,11 +160,11 @@ CIFAR = (_CIFAR_BASE, *(_cifar_scale(factor) for factor in (1.0, 0.3, 0.1, 0.03)
 _TINY_IMAGENET = TrainingSpec(  # the paper's network, patches twice as wide: 65 tokens as on CIFAR
     data=DataConfig("image_folder", path="tiny-imagenet-20", image_size=64),
     model=ViTConfig(image_size=64, patch_size=8, num_classes=20),
-    training=replace(_CIFAR10.training, epochs=200, batch_size=128, track_every=15),
+    training=replace(CIFAR10_PAPER.training, epochs=200, batch_size=128, track_every=15),
 )
 _TINY_IMAGENET_SMALL = replace(
     varied(_TINY_IMAGENET, model={"num_heads": 4, "head_dim": 32, "width": 128, "mlp_width": 128}),
-    training=replace(_CIFAR_SMALL.training, epochs=40, track_every=31),
+    training=replace(CIFAR_SMALL.training, epochs=40, track_every=31),
 )
 
 _IMAGENET = TrainingSpec(  # the paper's recipe
@@ -187,13 +187,13 @@ _IMAGENET = TrainingSpec(  # the paper's recipe
 _IMAGENET_SMALL = TrainingSpec(
     data=replace(_IMAGENET.data, image_size=64, num_train=5_000, num_test=1_000),
     model=varied(_TINY_IMAGENET_SMALL, model={"num_classes": 1000}).model,
-    training=_CIFAR_SMALL.training,
+    training=CIFAR_SMALL.training,
 )
 
 _IMAGES_SMOKE = TrainingSpec(
     data=DataConfig("synthetic_images", image_size=64, num_train=32, num_test=16),
     model=ViTConfig(image_size=64, patch_size=16, num_layers=2, num_heads=2, head_dim=8, width=16, mlp_width=16),
-    training=replace(_CIFAR_SMOKE.training, batch_size=8),
+    training=replace(CIFAR_SMOKE.training, batch_size=8),
 )
 
 IMAGES = (
@@ -283,106 +283,5 @@ TEXT = (
         smoke=replace(_TEXT_SMOKE, training=replace(_TEXT_SMOKE.training, accumulate=2)),
         small=replace(_TEXT_SMALL, data=replace(_TEXT_SMALL.data, path="wikitext-103")),
         paper=_WIKITEXT103,
-    ),
-)
-
-
-# What the paper did not vary, changed one thing at a time, on CIFAR-10 and on digits
-
-_BASES = {
-    "vit-cifar10": (
-        _CIFAR_SMOKE,
-        _CIFAR_SMALL,
-        varied(_CIFAR10, training={"epochs": 100, "track_every": 97, "evaluate_every": 2}),
-    ),
-    "vit-digits": (_DIGITS_SMOKE, _DIGITS_SMALL, _DIGITS_PAPER),
-}
-
-
-def _relu(spec: TrainingSpec) -> TrainingSpec:
-    return varied(spec, model={"activation": "relu"})
-
-
-def _sgd(spec: TrainingSpec) -> TrainingSpec:
-    """Use SGD with momentum, and a rate a thousand times that of Adam, at which it learns in as many epochs."""
-    rate = 1000 * spec.training.learning_rate
-    return varied(spec, training={"optimiser": "sgd", "learning_rate": min(rate, 0.1), "momentum": 0.9})
-
-
-def _random_labels(spec: TrainingSpec) -> TrainingSpec:
-    return varied(spec, data={"random_labels": True})
-
-
-def _wide(spec: TrainingSpec) -> TrainingSpec:
-    """Twice as wide: head, embedding and MLP."""
-    model = spec.model
-    assert isinstance(model, ViTConfig)
-    doubled = {name: 2 * getattr(model, name) for name in ("head_dim", "width", "mlp_width")}
-    return varied(spec, model=doubled)
-
-
-VARIANTS: dict[str, tuple[Callable[[TrainingSpec], TrainingSpec], str]] = {
-    "relu": (_relu, "with ReLU in place of GELU"),
-    "sgd": (_sgd, "with SGD of momentum 0.9 in place of Adam"),
-    "random-labels": (_random_labels, "with random labels"),
-    "wide": (_wide, "twice as wide"),
-}
-
-
-def _variant(base: str, name: str) -> Experiment:
-    change, words = VARIANTS[name]
-    smoke, small, paper = (change(spec) for spec in _BASES[base])
-    return Experiment(
-        f"{base}-{name}",
-        f"{base}-scale-1 {words}",
-        f"whether low rank and its gradual rise need what was changed: compare with {base}-scale-1",
-        smoke=smoke,
-        small=small,
-        paper=paper,
-        variant_of=base,
-    )
-
-
-def _digits_scale(factor: float) -> Experiment:
-    values: dict[str, Any] = {"init_scale": factor}
-    return Experiment(
-        f"vit-digits-scale-{factor:g}",
-        f"vit-digits with initial weights times {factor:g}",
-        "a smaller initial scale gives a change of lower stable rank: compare the family vit-digits-scale-*",
-        smoke=varied(_DIGITS_SMOKE, model=values),
-        small=varied(_DIGITS_SMALL, model=values),
-        paper=varied(_DIGITS_PAPER, model=values),
-        family="vit-digits-scale",
-        variant_of="vit-digits",
-    )
-
-
-_CENG501 = TrainingSpec(  # batches of 32 to 50,000 steps, a small network, images as they are (there: enlarged to 224)
-    data=DataConfig("cifar10"),
-    model=ViTConfig(num_layers=4, num_heads=4, head_dim=64, width=256, mlp_width=256),
-    training=TrainingConfig(
-        epochs=32,
-        batch_size=32,
-        optimiser="adam",
-        learning_rate=1e-4,
-        schedule="constant",
-        precision="bf16",
-        track_every=100,
-        num_spectra=60,
-        evaluate_every=2,
-    ),
-)
-
-VARIED = (
-    *(_digits_scale(factor) for factor in (1.0, 0.3, 0.1, 0.03)),
-    *(_variant(base, name) for base in _BASES for name in VARIANTS),
-    Experiment(
-        "vit-cifar10-ceng501",
-        "The recipe of the CENG501 reproduction, 50,000 steps",
-        "its Fig. 5 and 6, measured per head and against true initial weights",
-        smoke=varied(_CIFAR_SMOKE, training={"schedule": "constant", "warmup_epochs": 0}),
-        small=varied(_CIFAR_SMALL, training={"schedule": "constant", "warmup_epochs": 0, "batch_size": 32}),
-        paper=_CENG501,
-        variant_of="vit-cifar10",
     ),
 )
