@@ -40,7 +40,9 @@ def stacks(**tensors: Tensor) -> None:
             raise ValueError(
                 f"`{name}` must have the dtype of `{first}`; got {tensor.dtype} and {tensors[first].dtype}."
             )
-    wide = {n: t.to(torch.float32) if t.itemsize == 1 else t for n, t in tensors.items()}  # 8-bit floats do not compare
+    wide = {
+        n: t.to(torch.float32) if t.itemsize == 1 else t for n, t in tensors.items()
+    }  # 8-bit floats cannot be compared
     extremes = torch.stack([value.double() for t in wide.values() for value in torch.aminmax(t.detach())]).abs().cpu()
     if extremes.isfinite().all() and ((extremes <= _LARGEST) & ((extremes >= _SMALLEST) | (extremes == 0))).all():
         return  # NaN and infinity survive a maximum; one transfer from an accelerator
@@ -108,5 +110,5 @@ def _refuse_non_finite(name: str, largest: Tensor, remedy: str) -> None:
 
 
 def _at(bad: Tensor) -> str:
-    """Name the first batch index that is bad; nothing where there are no batch dimensions."""
+    """Name the first batch index that is bad, for a message; empty if there are no batch dimensions."""
     return f" at batch index {tuple(bad.nonzero()[0].tolist())}" if bad.ndim else ""

@@ -1,7 +1,7 @@
 """Work through a stack of matrices a few at a time.
 
-On a CPU the float64 temporaries of a few heads stay in cache and in pages already mapped; all at once they cost twice
-the time. On an accelerator the whole stack goes in one call, unless its temporaries would not fit.
+On a CPU the float64 temporaries of a few heads stay in the cache and in pages that are already mapped; the temporaries
+of the whole stack would double the time. On an accelerator the whole stack is one chunk unless that would not fit.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_BYTES = {"cpu": 2**21, "cuda": 2**31}  # of float64 input a chunk
+_BYTES = {"cpu": 2**21, "cuda": 2**31}  # largest float64 input of a chunk
 
 
 def over_chunks(function: Callable[..., tuple[Tensor, ...]], *stacks: Tensor) -> tuple[Tensor, ...]:

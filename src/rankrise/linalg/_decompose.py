@@ -96,15 +96,16 @@ def thin_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @functools.cache
 def fixed_gaussian(rows: int, columns: int) -> Tensor:
-    """Standard normals that are the same in every call; a start for iterations that must not touch the global state."""
+    """Standard normals that are the same in every call, to start iterations that must not touch the global state."""
     generator = torch.Generator("cpu").manual_seed(0)
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def leading_svd(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`U, S, Vh` of the k largest singular values of one `matrix` (m, n), by subspace iteration: S from below.
+    """`U, S, Vh` of the k largest singular values of one `matrix` (m, n), by subspace iteration in O(m n k).
 
-    Right to a few percent where the spectrum is flat and to many digits where it falls; O(m n k).
+    S approaches the singular values from below. It is right to a few percent where the spectrum is flat, and to many
+    digits where the spectrum falls.
     """
     k = min(k, *matrix.shape)
     v = fixed_gaussian(matrix.shape[1], min(k + 8, *matrix.shape)).to(matrix.device)

@@ -1,4 +1,4 @@
-"""What a random matrix of the same shape would show: the null beside every rank measure."""
+"""Spectra of random matrices of the same shape, to be compared with every rank measure."""
 
 import numpy as np
 import scipy.linalg

@@ -1,7 +1,7 @@
-"""Colours: Okabe and Ito's for things without an order, viridis from light to dark for things with one.
+"""The one table of colours: those of Okabe and Ito for things without an order, and viridis for things with an order.
 
-Both can be told apart with any colour vision, and viridis in grey as well. The same names and numbers serve matplotlib,
-plotly and the pages' own scripts.
+Readers with any colour vision can tell the colours of both apart, and those of viridis in grey as well. matplotlib,
+plotly, the scripts of the pages and the page of a diff use the same values.
 """
 
 from rankrise.view._figure import FigureData, Trace
@@ -27,13 +27,13 @@ _FIXED = {
     "product at init": OKABE_ITO["blue"],
     "change by training": OKABE_ITO["vermillion"],
 }
-# viridis from 0.76 to 0.04: light to dark, without the yellow that paper swallows
+# viridis from 0.76 to 0.04, light to dark, without its yellow end, which cannot be seen on paper
 VIRIDIS = (
     "#63cb5f", "#44bf70", "#2cb17e", "#20a386", "#1f958b", "#24868e", "#2a788e", "#306a8e", "#375a8c", "#3e4989",
     "#453781", "#482475", "#471063",
 )  # fmt: skip
 
-_ON_DARK = (  # viridis from 0.4 to 0.92: on a dark page the last is the brightest
+_ON_DARK = (  # viridis from 0.4 to 0.92: on a dark page the end of the order is the brightest
     "#2a788e", "#26828e", "#228d8d", "#1f978b", "#1fa187", "#25ac82", "#32b67a", "#46c06f", "#5cc863", "#75d054",
     "#90d743", "#addc30", "#cae11f",
 )  # fmt: skip
@@ -41,7 +41,7 @@ _DARK = {OKABE_ITO["blue"]: "#56B4E9", OKABE_ITO["vermillion"]: "#FF7B6B", GREY:
 
 
 def shade(level: float, ramp: tuple[str, ...] = VIRIDIS) -> str:
-    """The colour of a place in an order, from 0, light, to 1, dark.
+    """The colour of a place in an order, from 0, which is light, to 1, which is dark.
 
     >>> shade(0.0), shade(1.0)
     ('#63cb5f', '#471063')
@@ -53,7 +53,7 @@ def shade(level: float, ramp: tuple[str, ...] = VIRIDIS) -> str:
 
 
 def ink_on(colour: str) -> str:
-    """The colour of text that is read best on another: black or white, by the contrast of WCAG.
+    """Black or white, whichever can be read better on a colour, by the contrast that WCAG defines.
 
     >>> ink_on("#27ab81"), ink_on("#471063")
     ('#000000', '#ffffff')
@@ -64,14 +64,14 @@ def ink_on(colour: str) -> str:
 
 
 def _luminance(colour: str) -> float:
-    """Relative luminance of WCAG."""
+    """The relative luminance of a colour, as WCAG defines it."""
     parts = [value / 255 for value in _rgb(colour)]
     red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def colours(figure: FigureData) -> dict[str, str]:
-    """The colour of every group without a level, the same in all panels."""
+    """The colour of every group that has no level; a group has one colour in all panels."""
     groups = dict.fromkeys(t.group for panel in figure.panels for t in panel.traces if t.level is None)
     free = iter([c for c in OKABE_ITO.values() if c not in {_FIXED.get(g) for g in groups}] * (1 + len(groups)))
     return {group: _FIXED.get(group) or next(free) for group in groups}
@@ -83,7 +83,7 @@ def colour_of(trace: Trace, found: dict[str, str]) -> str:
 
 
 def dark_of(trace: Trace, found: dict[str, str]) -> str:
-    """Its colour on a dark page."""
+    """The colour of one trace on a dark page, given `colours` of its figure."""
     if trace.level is not None:
         return shade(trace.level, _ON_DARK)
     colour = found[trace.group]
@@ -91,7 +91,7 @@ def dark_of(trace: Trace, found: dict[str, str]) -> str:
 
 
 def colour_ramps() -> dict[str, list[str]]:
-    """The scale of colours of ordered things, on a light and on a dark page."""
+    """The colours of ordered things from the first to the last, for a light and for a dark page."""
     return {"light": list(VIRIDIS), "dark": list(_ON_DARK)}
 
 

@@ -149,14 +149,14 @@ def _map(
     *,
     logarithmic: bool = False,
 ) -> dict[str, Any] | None:
-    """Parts or heads from top to bottom; darker is more."""
+    """A heat map of weights or heads by layer, in which darker means more; None if nothing was measured."""
     known = [value for row in rows if (value := get(row)) is not None and (value > 0 or not logarithmic)]
     if not known:
         return None
     lines = list(dict.fromkeys(line(row) for row in rows))
     columns = sorted({row.layer for row in rows})
     high = max(known)
-    low = min(*known, high / 10) if logarithmic else 0.0  # equal values are one colour, not the noise between them
+    low = min(*known, high / 10) if logarithmic else 0.0  # so that values that differ by rounding alone have one colour
     left = 12 + 7 * max(len(text) for text in lines)
     width = _WIDE if len(columns) <= _MOST_NUMBERS else _NARROW
     cells = []
@@ -191,14 +191,14 @@ def _map(
 
 
 def _short(value: float | None) -> str:
-    """In a cell, which has room for five characters."""
+    """A value as text for a cell, which has room for five characters."""
     if value is None:
         return ""
     return f"{value:.2g}" if value < 10 else f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
 
 
 def _share(value: float | None, low: float, high: float, logarithmic: bool) -> float | None:
-    """Where a value lies between white and dark."""
+    """Where a value lies between the lowest, 0, and the highest, 1; None if it was not measured."""
     if value is None:
         return None
     if logarithmic:
@@ -272,7 +272,7 @@ def _size(row: Row) -> float | None:
 
 
 def _part(row: Row) -> str:
-    """The name within its layer."""
+    """The name of a weight within its layer."""
     return show(row.name.removeprefix(f"{block_of(row.name)}.").removesuffix(".weight"), 40)
 
 

@@ -1,4 +1,4 @@
-"""Figures with matplotlib: SVG, PNG or PDF, the same bytes every time."""
+"""Figures drawn with matplotlib, as SVG, PNG or PDF; the same figure gives the same bytes every time."""
 
 import itertools
 import os
@@ -47,7 +47,7 @@ _STYLE: dict[str, Any] = {
     "svg.fonttype": "path",
     "path.simplify": True,
 }
-_KINDS: dict[str, dict[str, Any]] = {  # without a date or a version, which would differ
+_KINDS: dict[str, dict[str, Any]] = {  # no file holds a date or a version, so that its bytes do not change
     ".svg": {"metadata": {"Date": None, "Creator": None}},
     ".png": {"metadata": {"Software": None}, "dpi": _DPI},
     ".pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
@@ -56,17 +56,17 @@ _DASHES: dict[str, Any] = {"dashed": (0, (4, 2)), "steps": (0, (4, 1.6)), "dotte
 
 
 def draw(figure: FigureData, path: str | os.PathLike[str]) -> Path:
-    """Draw a figure to a file; its ending says how.
+    """Draw a figure to a file, in the format that the ending of its name says.
 
     Args:
         figure: What to draw.
-        path: A file that ends in .svg, .png or .pdf; its folder is made.
+        path: A file that ends in .svg, .png or .pdf. Its folder is made if it does not exist.
 
     Returns:
-        The path.
+        The path of the file.
 
     Raises:
-        ValueError: Another ending.
+        ValueError: The path has another ending.
     """
     target = Path(path)
     _save(figure, target)
@@ -124,8 +124,8 @@ def _picture(figure: FigureData) -> "Figure":
     picture.draw_without_rendering()
     for axes, panel in zip(all_axes, figure.panels, strict=True):
         _spread_labels(axes, panel, found)
-    picture.draw_without_rendering()  # with room for the labels
-    picture.set_layout_engine("none")  # and so it stays, whatever it is saved as
+    picture.draw_without_rendering()  # lays the figure out again, with room for the labels
+    picture.set_layout_engine("none")  # keeps this layout for every format
     return picture
 
 
@@ -145,7 +145,7 @@ def _draw_panel(axes: "Axes", panel: Panel, found: dict[str, str], top: float) -
 
 
 def _draw_trace(axes: "Axes", trace: Trace, colour: str, num: int) -> None:
-    """Curves are thinner and bands paler where there are many; what has no order lies on top."""
+    """Draw one trace. Curves are thinner and bands paler if a panel has many; traces without a level lie on top."""
     width = 1.7 if num <= 8 else 1.2
     layer = 3.0 if trace.level is None else 2.0 + trace.level
     if trace.style == "points":
@@ -161,10 +161,10 @@ def _draw_trace(axes: "Axes", trace: Trace, colour: str, num: int) -> None:
         axes.fill_between(trace.x, trace.low, trace.high, color=colour, alpha=min(0.14, 0.6 / num), lw=0, zorder=1.5)
     steps = "steps-post" if trace.style == "steps" else "default"
     dashes = _DASHES.get(trace.style, "-")
-    if trace.style == "steps":  # the limit: it must be seen over what converges to it
+    if trace.style == "steps":  # the limit must be visible over the curves that converge to it
         layer, width = 4.0, 1.3
     elif trace.style == "dashed":
-        width *= 0.8  # what it lies on shows at its edges
+        width *= 0.8  # so that a curve below it shows at its edges
     axes.plot(trace.x, trace.y, color=colour, lw=width, ls=dashes, drawstyle=steps, zorder=layer)
 
 
@@ -186,7 +186,7 @@ def _set_axis(axes: "Axes", name: str, axis: Axis) -> None:
 
 
 def _draw_cells(axes: "Axes", panel: Panel, top: float) -> None:
-    """A heat map from 1 to `top`, the numbers written into it."""
+    """Draw a heat map whose colours go from 1 to `top`, with the numbers written into its cells."""
     from matplotlib.colors import LinearSegmentedColormap
 
     cells = panel.cells
@@ -205,7 +205,7 @@ def _draw_cells(axes: "Axes", panel: Panel, top: float) -> None:
 
 
 def _quiet_inner_labels(figure: FigureData, all_axes: "list[Axes]") -> None:
-    """An axis named the same as its neighbour's is named once: below the column, left of the row."""
+    """Name axes that neighbours share only once: below a column, and on the left of a row."""
     starts = itertools.accumulate((panel.span for panel in figure.panels), initial=0)
     places = [divmod(start, figure.cols) for start in starts][: len(figure.panels)]
     at = dict(zip(places, figure.panels, strict=True))
@@ -261,7 +261,7 @@ def _add_scale(picture: "Figure", figure: FigureData, all_axes: "list[Axes]") ->
 
 
 def _spread_labels(axes: "Axes", panel: Panel, found: dict[str, str]) -> None:
-    """Write the label of each trace that asks for it at its end, with a line to it where it had to move."""
+    """Write labels at the ends of the traces that ask for it, with a line to each label that had to move."""
     named = [trace for trace in panel.traces if trace.label and trace.at_end]
     if not named:
         return
@@ -288,13 +288,13 @@ def _spread_labels(axes: "Axes", panel: Panel, found: dict[str, str]) -> None:
 
 
 def apart(points: list[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Positions near `points`, in their order, at least `gap` from each other and within bounds if there is room.
+    """Positions near `points` in the same order, at least `gap` apart, and within the bounds if there is room.
 
     >>> apart([0.0, 1.0, 10.0], gap=2.0, low=0.0, high=20.0)
     [0.0, 2.0, 10.0]
     """
     order = sorted(range(len(points)), key=points.__getitem__)
-    blocks: list[list[float]] = []  # middle, number: labels that touch move as one
+    blocks: list[list[float]] = []  # the middle and the number of labels that touch each other and move as one
     for i in order:
         blocks.append([points[i], 1.0])
         while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < gap * (blocks[-1][1] + blocks[-2][1]) / 2:

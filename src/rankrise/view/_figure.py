@@ -1,8 +1,8 @@
-"""What a figure is before anyone draws it: numbers with labels, frozen; and the same numbers as CSV.
+"""What a figure is before it is drawn: a frozen record of numbers with labels; and the same numbers as CSV.
 
-A renderer decides colours, sizes and fonts. What a colour stands for is decided here: `group` names what a trace
-belongs to, the same name has the same colour in all panels, and `level` places it where things have an order (time, α,
-depth).
+A renderer decides colours, sizes and fonts. The record decides what a colour stands for: `group` names what a trace
+belongs to, and a group has one colour in all panels. `level` is the place of a trace in an order, such as time, α or
+depth.
 """
 
 import csv
@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, get_args
 Style: TypeAlias = Literal["line", "dashed", "dotted", "steps", "points"]
 Numbers: TypeAlias = tuple[float, ...]
 CSV_COLUMNS = ("panel", "curve", "trace", "style", "x", "y", "low", "high")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell of text that begins so
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a cell of text that begins with one of these
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Trace:
     """One curve.
 
     Args:
-        x: Where.
-        y: What; NaN leaves a gap.
-        label: What the reader calls it; empty for none.
-        group: What decides its colour: "layer 3", "α = 10⁻⁸", "limit".
-        style: How it is drawn; `steps` holds each value until the next x, `points` are joined by a thin line.
-        level: Place in an order from 0 to 1; None where the groups have none.
+        x: Where each value is drawn.
+        y: The values; NaN leaves a gap.
+        label: What the reader calls the curve; empty for no label.
+        group: What decides the colour of the curve: "layer 3", "α = 10⁻⁸", "limit".
+        style: How the curve is drawn; `steps` holds each value until the next x, `points` are joined by a thin line.
+        level: Place of the group in an order, from 0 to 1; None if the groups have no order.
         low: Lower edge of a band around y.
-        high: Upper edge.
+        high: Upper edge of that band.
         at_end: Whether the label is written at the curve's end and not in the legend.
 
     Raises:
@@ -64,18 +64,18 @@ class Trace:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures, and whether its ticks are powers."""
+    """What an axis measures, whether it is logarithmic, its ends, and its ticks."""
 
     label: str
     log: bool = False
-    low: float | None = None  # the data decide where it is None
+    low: float | None = None  # None lets the data decide
     high: float | None = None
-    ticks: Numbers | None = None  # the renderer decides where it is None
+    ticks: Numbers | None = None  # None lets the renderer decide
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A thin vertical line: where something happens."""
+    """A thin vertical line that shows where something happens."""
 
     x: float
     label: str = ""
@@ -98,7 +98,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: traces, or cells."""
+    """One pair of axes, with traces or with cells."""
 
     title: str
     x: Axis
@@ -106,12 +106,12 @@ class Panel:
     traces: tuple[Trace, ...] = ()
     marks: tuple[Mark, ...] = ()
     cells: Cells | None = None
-    span: int = 1  # columns it takes
+    span: int = 1  # columns of the grid that the panel takes
 
 
 @dataclass(frozen=True)
 class Order:
-    """What `level` stands for where there are too many to label each: a scale of colours beside the figure."""
+    """A scale of colours beside the figure, which says what `level` stands for if curves are too many to label."""
 
     label: str
     ticks: tuple[tuple[float, str], ...]  # level, text
@@ -119,9 +119,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Control:
-    """How a reader goes through the ordered curves of a figure one by one, where the page can move."""
+    """How a reader of an interactive page goes through the ordered curves of a figure one by one."""
 
-    label: str  # of the slider
+    label: str  # the label of the slider
     is_film: bool = False  # whether the page offers to play them one after another
 
 
@@ -133,7 +133,7 @@ class FigureData:
         id: The kind of figure, such as "stable_rank_over_training".
         title: One line.
         text: What the reader should see, in full sentences.
-        panels: From the top left.
+        panels: The panels, row by row from the top left.
         rows: Number of rows of the grid.
         cols: Number of columns of the grid.
         sources: The runs behind the figure, "experiment/hash".
@@ -199,7 +199,7 @@ class FigureData:
 
 
 def numbers(values: object) -> Numbers:
-    """A tuple of floats of anything one-dimensional.
+    """The numbers of anything one-dimensional, as a tuple of floats.
 
     >>> numbers(range(3))
     (0.0, 1.0, 2.0)
@@ -208,7 +208,7 @@ def numbers(values: object) -> Numbers:
 
 
 def is_finite(value: float | None) -> bool:
-    """Whether there is a number at all.
+    """Whether a value is a number, and neither NaN nor infinite.
 
     >>> is_finite(None), is_finite(float("nan")), is_finite(2.0)
     (False, False, True)
@@ -217,9 +217,10 @@ def is_finite(value: float | None) -> bool:
 
 
 def to_csv(figure: FigureData) -> str:
-    """Every point of a figure, one a line: panel, number and name of the curve, style, x, y and the band around y.
+    """All points of a figure as CSV, a line for each: panel, number and name of the curve, style, x, y, and the band.
 
-    A heat map has the names of its row and column as `trace` and `x`. Marks are traces of style `mark`.
+    A cell of a heat map has the name of its row as `trace` and that of its column as `x`. A mark is a trace of style
+    `mark`.
 
     >>> panel = Panel("loss", Axis("t"), Axis("loss"), (Trace((0.0,), (0.5,), label="limit"),))
     >>> print(to_csv(FigureData("toy_scales", "", "", (panel,), 1, 1, ())), end="")
@@ -247,7 +248,7 @@ def to_csv(figure: FigureData) -> str:
 
 
 def safe_cell(text: str) -> str:
-    """Text that a spreadsheet shows and does not run: no control characters, no formula.
+    """Text that a spreadsheet shows and does not run, without control characters and never a formula.
 
     >>> safe_cell("=HYPERLINK(1)")
     "'=HYPERLINK(1)"

@@ -1,4 +1,4 @@
-"""Figures as JSON for the scripts of a page: numbers with few digits, both colours of everything."""
+"""Figures as JSON for the scripts of a page: numbers with five digits, and colours for a light and a dark page."""
 
 import math
 from typing import Any
@@ -30,7 +30,7 @@ def figure_json(figure: FigureData) -> dict[str, Any]:
 
 
 def _levels(figure: FigureData) -> list[str]:
-    """Groups of the first panel that have a place in the order."""
+    """The groups of the first panel that have a level, in the order of their levels."""
     placed = {t.group: t.level for t in figure.panels[0].traces if t.level is not None}
     return sorted(placed, key=lambda group: placed[group])
 
@@ -85,7 +85,7 @@ def _trace(trace: Trace, found: dict[str, str]) -> dict[str, Any]:
 
 
 def short(value: float | None) -> float | None:
-    """A number with five digits; None for none.
+    """A number with five digits; None if there is no finite number.
 
     >>> short(1 / 3), short(float("nan")), short(1e-32)
     (0.33333, None, 1e-32)

@@ -1,4 +1,4 @@
-"""What figures of trained networks share: time in epochs, means over heads and seeds, and what the curves do."""
+"""What the figures of trained networks share: time in epochs, means over heads and seeds, and words for curves."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Circuit(NamedTuple):
     """The words for one of the two circuits of a head."""
 
-    short: str  # as "key-query"
-    product: str  # of full matrices, as "W_K W_Qᵀ"
-    diagonal: str  # of diagonal weights, as "w_K ⊙ w_Q"
+    short: str  # such as "key-query"
+    product: str  # the product of full matrices, such as "W_K W_Qᵀ"
+    diagonal: str  # the product of diagonal weights, such as "w_K ⊙ w_Q"
 
     @property
     def change(self) -> str:
-        """What training added, as the title of a panel."""
+        """What training added to the product, as the title of a panel."""
         return f"{self.short} change  Δ({self.product})"
 
 
@@ -35,7 +35,7 @@ CIRCUITS = {
 
 
 def titled(title: str, network: str) -> str:
-    """A title, with the network it is of where that is known.
+    """A title, followed by the name of the network if that is known.
 
     >>> titled("Stable rank", ""), titled("Stable rank", "ViT on CIFAR-10")
     ('Stable rank', 'Stable rank: ViT on CIFAR-10')
@@ -44,7 +44,7 @@ def titled(title: str, network: str) -> str:
 
 
 def band_words(runs: "Sequence[RunData]") -> str:
-    """What a band shows: the spread over seeds where there are several, because heads are not independent."""
+    """What a band shows: the spread over seeds, or over heads if there is one seed; heads are not independent."""
     return "± sd over heads" if len(runs) == 1 else "± sd over seeds of the mean over heads"
 
 
@@ -63,10 +63,11 @@ def time_label(run: "RunData") -> str:
 def mean_and_band(values: "Sequence[NDArray[np.float64]]") -> tuple[Numbers, Numbers, Numbers]:
     """Mean, and mean ± sd: over heads of one run, or over runs of the mean over heads.
 
-    Seeds are a sample, so that their sd divides by n - 1; the heads of one run are all there are, and divide by n.
+    Seeds are a sample, so their standard deviation divides by n - 1. The heads of one run are all the heads that there
+    are, so theirs divides by n.
 
     Args:
-        values: A (points, heads) for each run.
+        values: An array (points, heads) for each run.
 
     >>> mean_and_band([np.array([[1.0, 3.0]])])
     ((2.0,), (1.0,), (3.0,))
@@ -79,7 +80,7 @@ def mean_and_band(values: "Sequence[NDArray[np.float64]]") -> tuple[Numbers, Num
 
 
 def initial_stable_rank(runs: "Sequence[RunData]", circuit: str) -> float | None:
-    """`Σ σ² / σ₁²` of the product before training, mean over layers, heads and seeds; None where it was not kept."""
+    """`Σ σ² / σ₁²` of the product before training, mean over layers, heads and seeds; None if it was not recorded."""
     try:
         spectra = [np.nan_to_num(run.initial_spectrum(circuit)) for run in runs]
     except (OSError, ValueError):
@@ -88,7 +89,7 @@ def initial_stable_rank(runs: "Sequence[RunData]", circuit: str) -> float | None
 
 
 def at_init(runs: "Sequence[RunData]") -> str:
-    """The stable ranks of the products before training, in a sentence; empty if they were not kept."""
+    """The stable ranks of the products before training, in a sentence; empty if they were not recorded."""
     found = {circuit: initial_stable_rank(runs, circuit) for circuit in CIRCUITS}
     if any(value is None for value in found.values()):
         return ""
@@ -96,7 +97,7 @@ def at_init(runs: "Sequence[RunData]") -> str:
 
 
 def rise_words(curves: "Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]") -> str:
-    """In how many layers the end is above the start, counted as the claim `rises` does, and which fall from a peak.
+    """In how many layers the rank ends above its start, counted as the claim `rises` does, and which fall from a peak.
 
     Args:
         curves: By circuit: steps (S,), and means over heads and seeds (S, layers).

@@ -1,6 +1,6 @@
-r"""Labels in three notations: `σ_i` and `W_K W_Qᵀ` of figure data, for matplotlib, for plotly and for HTML.
+r"""Labels such as `σ_i` and `W_K W_Qᵀ` in three notations: for matplotlib, for plotly and for HTML.
 
-Labels may hold names from anywhere: what is markup to a renderer is escaped before the subscripts are made.
+Labels may hold names from anywhere. What is markup to a renderer is therefore escaped before subscripts are made.
 """
 
 import re
@@ -9,7 +9,7 @@ _SUBSCRIPT = re.compile(r"(?<![A-Za-z0-9_])([A-Za-zσ])_([A-Za-z]|\d{1,3})(?![A-
 
 
 def to_mathtext(label: str) -> str:
-    r"""For matplotlib.
+    r"""A label in the notation of matplotlib.
 
     >>> print(to_mathtext("σ_i of W_K for 5 $"))
     $\sigma_{i}$ of $W_{K}$ for 5 \$
@@ -19,7 +19,7 @@ def to_mathtext(label: str) -> str:
 
 
 def to_plotly(label: str) -> str:
-    """For plotly, which reads a few HTML tags.
+    """A label in the notation of plotly, which reads a few HTML tags.
 
     >>> to_plotly("W_K <b>")
     'W<sub>K</sub> &lt;b&gt;'
@@ -29,7 +29,7 @@ def to_plotly(label: str) -> str:
 
 
 def to_html(label: str) -> str:
-    """For a page: safe to insert as it is.
+    """A label as HTML that can be inserted into a page as it is.
 
     >>> to_html("W_K & <b>")
     Markup('W<sub>K</sub> &amp; &lt;b&gt;')

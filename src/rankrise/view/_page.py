@@ -1,8 +1,8 @@
-"""Pages that open offline: one file, scripts and styles inside, nothing asked of any server.
+"""Pages that open offline: one file with its scripts and styles inside, which asks nothing of any server.
 
-Names may come from anywhere. Text goes through Jinja's autoescape, data only into `<script type="application/json">` by
-`tojson`, and the page's own scripts set `textContent`. On top, the policy of the page lets run only the scripts whose
-SHA-256 it lists, so that markup that slipped through would do nothing.
+Names may come from anywhere. Jinja escapes all text, data goes only into `<script type="application/json">` by
+`tojson`, and the page's own scripts set `textContent`. In addition, the policy of the page allows only the scripts
+whose SHA-256 it lists, so that markup that was not escaped would do nothing.
 """
 
 import base64
@@ -21,13 +21,13 @@ _ASSETS = Path(__file__).parent / "assets"
 
 
 def render(template: Path, *, styles: tuple[str, ...], scripts: tuple[str, ...], data: object, **values: Any) -> str:
-    """A whole page.
+    """The text of a whole page.
 
     Args:
         template: The file of the template; its folder may hold styles of its own.
-        styles: Texts of styles.
-        scripts: Texts of scripts, run in this order.
-        data: What the scripts read, as JSON.
+        styles: The texts of the styles.
+        scripts: The texts of the scripts, in the order in which they run.
+        data: What the scripts read, as JSON values.
         **values: What the template uses.
     """
     require("Writing a page", "jinja2")
@@ -48,7 +48,7 @@ def render(template: Path, *, styles: tuple[str, ...], scripts: tuple[str, ...],
 
 
 def policy(scripts: list[str]) -> str:
-    """What the page may do: run these scripts, style itself, show images it made; nothing from elsewhere."""
+    """The policy of a page: it may run these scripts, style itself and show images that it made, and load nothing."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     listed = " ".join(f"'sha256-{value}'" for value in hashes)
     return (
@@ -63,7 +63,7 @@ def asset(name: str) -> str:
 
 
 def plotly_script() -> str | None:
-    """plotly.js, from the Python package; None where that is not installed."""
+    """The text of plotly.js from the Python package; None if the package is not installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:

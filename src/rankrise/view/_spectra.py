@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def spectrum_over_training(
     runs: "Sequence[RunData]", *, name: str = "", network: str = "", about: str = "", num_values: int = 32
 ) -> FigureData:
-    """`σ_i / σ_1` against i, one curve a step, for three layers of both circuits; mean over heads and seeds.
+    """`σ_i / σ_1` against i with a curve for each step, for three layers of both circuits; mean over heads and seeds.
 
     Args:
         runs: Runs that differ in their seed only.
@@ -103,21 +103,22 @@ def perturbation_vs_init(
 
 
 def _stack(spectra: "Sequence[NDArray[np.float64]]") -> "NDArray[np.float64]":
-    """(seeds, steps, layers, heads, values), every head divided by its own largest."""
+    """Spectra (seeds, steps, layers, heads, values); those of every head are divided by its largest value."""
     return np.stack([_normalised(sigma) for sigma in spectra])
 
 
 def _mean(spectra: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """(steps, layers, values), over heads first."""
+    """The mean over heads and then over seeds, (steps, layers, values)."""
     return np.asarray(spectra.mean(axis=3).mean(axis=0))
 
 
 def _count(parts: "Sequence[NDArray[np.float64]]", most: float) -> str:
-    """How many values of a head are above a tenth of its largest, mean over all heads, as text.
+    """How many values of a head are above a tenth of its largest value, mean over all heads, as text.
 
     Args:
-        parts: Spectra along the last axis, NaN where none was kept.
-        most: Rank that the matrices can have. Where a head has fewer values, and all are above, there may be more.
+        parts: Spectra along the last axis; NaN stands for values that were not recorded.
+        most: The largest rank that the matrices can have. If a head has fewer recorded values and all of them are above
+            a tenth, there may be more.
 
     >>> two = [np.array([[1.0, 0.5], [1.0, 0.05]])]
     >>> _count(two, most=2), _count(two, most=4)
@@ -130,12 +131,12 @@ def _count(parts: "Sequence[NDArray[np.float64]]", most: float) -> str:
 
 
 def _short(time: float) -> str:
-    """Two digits are enough beside a scale of colours."""
+    """A time as text with few digits, which are enough beside a scale of colours."""
     return f"{time:.1g}" if time < 1 else f"{time:.0f}"
 
 
 def _levels(num: int) -> list[float]:
-    """Places of steps in the scale of colours: evenly by number, since steps are spread from early to late."""
+    """The places of steps in the scale of colours, evenly spaced by number: steps are already spread over training."""
     return [i / (num - 1) if num > 1 else 1.0 for i in range(num)]
 
 
@@ -151,7 +152,7 @@ def _over_training(
 
 
 def _normalised(sigma: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Divided by the first along the last axis; NaN where that is 0.
+    """Spectra divided by their first value; NaN if that is 0.
 
     >>> _normalised(np.array([4.0, 1.0])).tolist()
     [1.0, 0.25]
@@ -169,7 +170,7 @@ def _against_init(runs: "Sequence[RunData]", circuit: str, layer: int, num: int)
 
 
 def _half(sigma: "Sequence[float]") -> int:
-    """Directions that hold half of Σ σ².
+    """The number of directions that hold half of Σ σ².
 
     >>> _half([2.0, 1.0, 1.0])
     1

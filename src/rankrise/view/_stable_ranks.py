@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from rankrise.runs import RunData
 
-_MOST_NAMED = 8  # of more layers, three have a name and a band, and a scale of colours tells the others
+_MOST_NAMED = 8  # if there are more layers, three have a name and a band, and a scale of colours shows the others
 
 
 def stable_rank_over_training(
     runs: "Sequence[RunData]", *, name: str = "", network: str = "", about: str = ""
 ) -> FigureData:
-    """`‖Δ‖_F² / ‖Δ‖₂²` of every layer against epochs; of a deep network, three layers have a label and a band.
+    """`‖Δ‖_F² / ‖Δ‖₂²` of every layer against epochs; in a deep network, three layers have a label and a band.
 
     Args:
         runs: Runs that differ in their seed only.
@@ -54,7 +54,7 @@ def stable_rank_over_training(
 
 
 def stable_rank_by_head(runs: "Sequence[RunData]", *, name: str = "", network: str = "", about: str = "") -> FigureData:
-    """A heat map of the last stable rank of each head; of several seeds, their mean.
+    """A heat map of the last stable rank of each head, as the mean over seeds.
 
     Args:
         runs: Runs that differ in their seed only.
@@ -93,7 +93,7 @@ def stable_rank_by_head(runs: "Sequence[RunData]", *, name: str = "", network: s
 
 
 def _curves(runs: "Sequence[RunData]") -> "dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]":
-    """Steps after the start, and stable ranks, mean over heads and seeds, (S, layers), by circuit."""
+    """By circuit: the steps after the start (S,), and stable ranks (S, layers), mean over heads and seeds."""
     curves = {}
     for circuit in net.CIRCUITS:
         ranks = read_alike(runs, "stable_rank", circuit)
@@ -104,7 +104,7 @@ def _curves(runs: "Sequence[RunData]") -> "dict[str, tuple[NDArray[np.float64], 
 
 
 def _named(num_layers: int) -> list[int]:
-    """Layers with a label and a band: all, or the first, the middle one and the last.
+    """The layers with a label and a band: all of a few layers, or else the first, the middle one and the last.
 
     >>> _named(3), _named(12)
     ([0, 1, 2], [0, 5, 11])
@@ -127,7 +127,7 @@ def _panel(runs: "Sequence[RunData]", circuit: str) -> Panel:
             Trace(
                 x=numbers(times),
                 y=mean,
-                low=numbers(np.maximum(low, 1.0)) if is_named else None,  # no matrix has less
+                low=numbers(np.maximum(low, 1.0)) if is_named else None,  # no matrix has a smaller stable rank
                 high=high if is_named else None,
                 label=name if is_named else "",
                 group=name,

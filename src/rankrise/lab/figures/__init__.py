@@ -1,4 +1,4 @@
-"""The figures of the paper: which runs each needs, the words for what was run, and the figures that only it has.
+"""The figures of the paper: which runs each needs, the words for what was run, and the figures that only the paper has.
 
 A figure is a record of `rankrise.view`, which also draws it.
 """

@@ -42,15 +42,16 @@ _TICKS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 def components_by_scale(
     runs: Runs, *, experiment: str, layer: int = 2, head: int = 1, num_components: int = 8, num_scales: int = 3
 ) -> FigureData:
-    """σ_1 … σ_k of Δ of one head against epochs, a column for each scale.
+    """Singular values σ_1 … σ_k of the change Δ of one head against epochs, with a column for each scale.
 
     Args:
-        runs: Folders by experiment; the family of initial scales of the network is used, the first seed of each.
+        runs: Folders by experiment. The members of the network's family of initial scales are drawn, each by its first
+            seed.
         experiment: The network.
         layer: The layer, counted from 1.
         head: The head, counted from 1.
-        num_components: How many singular values.
-        num_scales: How many scales at most; from the largest to the smallest.
+        num_components: How many singular values to draw.
+        num_scales: How many scales to draw at most, from the largest scale to the smallest.
 
     Raises:
         ValueError: Fewer than two scales have runs, or there is no such layer or head.
@@ -91,7 +92,7 @@ def _ratios(factors: "Iterable[float]", panels: "Iterable[Panel]") -> str:
 
 
 def _spread(factors: list[float], num: int) -> list[float]:
-    """At most `num` of them, first and last kept."""
+    """At most `num` of the factors, evenly spread; the first and the last one are kept."""
     if len(factors) <= num:
         return factors
     return [factors[round(i * (len(factors) - 1) / (num - 1))] for i in range(num)]
@@ -124,7 +125,7 @@ def stable_rank_by_scale(runs: Runs, *, experiment: str) -> FigureData:
     """Stable rank at the end of training against the factor of the initial weights, for both circuits.
 
     Args:
-        runs: Folders by experiment; the family of initial scales of the network is used.
+        runs: Folders by experiment. The members of the network's family of initial scales are drawn.
         experiment: The network.
 
     Raises:
@@ -155,13 +156,13 @@ def stable_rank_by_scale(runs: Runs, *, experiment: str) -> FigureData:
 
 
 def _ends(found: "Mapping[float, Sequence[RunData]]", circuit: str) -> "dict[float, list[NDArray[np.float64]]]":
-    """Last stable ranks by factor, from the smallest: (layers, heads) for each run."""
+    """The last stable ranks by factor, from the smallest factor: (layers, heads) for each run."""
     parts = iter(read_alike([run for f in sorted(found) for run in found[f]], "stable_rank", circuit))
     return {f: [next(parts).values[-1, :, :, 0] for _ in found[f]] for f in sorted(found)}
 
 
 def _lower(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", name: str) -> str:
-    """In how many layers the smallest scale ends below the largest, which are not among them, and the least ratio."""
+    """In how many layers the smallest scale ends below the largest, in which it does not, and the least ratio."""
     means = _means(ends)
     ratio = means[-1] / means[0]
     is_lower = ratio > 1
@@ -199,21 +200,21 @@ def _has_seeds(found: "Mapping[float, Sequence[RunData]]") -> bool:
 
 
 def _bars(found: "Mapping[float, Sequence[RunData]]") -> str:
-    """What a bar is, in words: over seeds as soon as one scale has several, and then none where there is one seed."""
+    """What a bar shows, in words: the spread over seeds if some scale has several seeds, else the spread over heads."""
     words = band_words(max(found.values(), key=len))
     alone = [f"{factor:g}" for factor, runs in found.items() if len(runs) == 1]
     return f"{words}; no bar at {', '.join(alone)}, of one seed" if alone and _has_seeds(found) else words
 
 
 def _repeats(found: "Mapping[float, Sequence[RunData]]") -> str:
-    """How many seeds there are, by scale where the scales differ."""
+    """How many seeds there are at each scale, in words; empty if all scales have as many."""
     if len({len(runs) for runs in found.values()}) == 1:
         return ""
     return ", ".join(f"{seeds(runs)} at {factor:g}" for factor, runs in found.items())
 
 
 def _point(values: "Sequence[NDArray[np.float64]]", is_over_seeds: bool) -> tuple[float, float, float]:
-    """Mean over heads and runs, and the ends of its bar; NaN where bars are over seeds and there is one."""
+    """The mean over heads and runs, and the ends of its bar; NaN ends if bars are over seeds and there is one seed."""
     (mean,), (low,), (high,) = mean_and_band([run[None] for run in values])
     return (mean, np.nan, np.nan) if is_over_seeds and len(values) == 1 else (mean, low, high)
 
@@ -247,7 +248,7 @@ def _ranks(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", title: str, st
 
 
 def _with_one_axis(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
-    """Both circuits on the same vertical axis, from just below 1."""
+    """Give both circuits the same vertical axis, which begins just below 1."""
     values = [value for panel in panels for trace in panel.traces for value in (*trace.y, *(trace.high or ()))]
     top = max(value for value in values if is_finite(value))
     return tuple(replace(panel, y=replace(panel.y, low=0.93, high=1.15 * top)) for panel in panels)

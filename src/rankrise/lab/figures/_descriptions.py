@@ -1,4 +1,4 @@
-"""Words for what was run: network, data, and what differs from the plain experiment on them."""
+"""Words for what was run: the network, the data, and what differs from the plain experiment on these data."""
 
 import os
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bfloat16"}
 
 
 def data_name(run: RunData) -> str:
-    """The data of a run as a reader calls them; a folder of images or a text of one's own is called by its path."""
+    """What a reader calls the data of a run; a user's own folder of images or text is called by its path."""
     data = run.spec.get("data", {})
     name = str(data.get("name", "unknown data"))
     if data.get("path") and name in ("image_folder", "text"):
@@ -40,7 +40,7 @@ def data_name(run: RunData) -> str:
 
 
 def network_name(run: RunData, *, of_family: bool = False) -> str:
-    """Network and data in a few words, and what differs from the plain experiment, for titles.
+    """The network and the data in a few words, and what differs from the plain experiment, for titles.
 
     Args:
         run: The run.
@@ -87,10 +87,10 @@ class Description:
 
 
 def describe(runs: "Sequence[RunData]", *, repeats: str = "", of_family: bool = False) -> Description:
-    """What was run: network, data, length, optimiser and seeds; of theory, the task and the seed.
+    """What was run: network, data, length, optimiser and seeds; for a run of theory, the task and the seed.
 
     Args:
-        runs: Runs of one spec but for the seed.
+        runs: Runs whose specs differ in the seed only.
         repeats: Words in place of the number of seeds.
         of_family: Whether the runs stand for runs at several initial scales, so that their own scale is not said.
     """

@@ -1,4 +1,4 @@
-"""All figures of the paper by their ids; and every figure that the runs at hand allow."""
+"""All figures of the paper by their ids, and a gallery of every figure that finished runs allow."""
 
 import difflib
 import inspect
@@ -25,9 +25,9 @@ class PaperFigure(NamedTuple):
     """A figure of the paper.
 
     Attributes:
-        build: Makes it from folders by experiment, and from its options.
+        build: Makes the figure from folders by experiment, and from its options.
         options: The names of its options.
-        of: What it is drawn of: "toy", "network", or "family" for a network at several initial scales.
+        of: What the figure is drawn of: "toy", "network", or "family" for a network at several initial scales.
         of_variants: Whether a variant of a network has this figure too.
     """
 
@@ -81,7 +81,7 @@ def figure_ids() -> tuple[str, ...]:
 
 
 def takes_experiment(figure_id: str) -> bool:
-    """Whether a figure is of a network, and so must be told which experiment.
+    """Whether a figure shows one network, so that the caller must name the experiment.
 
     Raises:
         ValueError: There is no such figure.
@@ -98,7 +98,7 @@ def build_figure(figure_id: str, runs: Runs, **options: Any) -> FigureData:
     Args:
         figure_id: One of `figure_ids()`.
         runs: Folders by experiment, several of one experiment for several seeds.
-        **options: Options of the figure; `experiment` for figures of a network.
+        **options: The options of the figure. A figure of a network needs `experiment`.
 
     Raises:
         ValueError: The figure or an option is unknown, or runs are missing: the message names what to run.
@@ -126,9 +126,10 @@ def _find(figure_id: str) -> PaperFigure:
 
 
 class Gallery(NamedTuple):
-    """Figures; and for each figure that could not be made a sentence, by its id or by its id and experiment.
+    """The figures that were made, and for each missing figure a sentence that says why.
 
-    An experiment whose spec cannot be read has its sentence by its name.
+    The sentences are found by the id of the figure, or by its id and its experiment. An experiment whose spec cannot be
+    read has its sentence by its name.
     """
 
     figures: tuple[FigureData, ...]
@@ -163,7 +164,7 @@ def build_figures(runs: Runs) -> Gallery:
 
 
 def _trained(runs: Runs, missing: dict[str, str]) -> list[str]:
-    """Experiments that train a network; if the spec of one cannot be read, `missing` gets the reason."""
+    """The experiments that train a network; `missing` gets the reason for each whose spec cannot be read."""
     found = []
     for name, folders in runs.items():
         try:
@@ -174,7 +175,7 @@ def _trained(runs: Runs, missing: dict[str, str]) -> list[str]:
 
 
 def _wanted(trained: list[str]) -> list[tuple[str, str]]:
-    """Ids of figures, each with the experiment it is of; the toy's have none."""
+    """The ids of the figures to make, each with its experiment; figures of the toy have no experiment."""
     networks = dict.fromkeys(network_of(name) for name in trained)
     with_family = {network_of(name) for name in trained if network_of(name) != name}
     variants = {name for name in networks if _variant_of(name) in networks}
@@ -191,7 +192,7 @@ def _wanted(trained: list[str]) -> list[tuple[str, str]]:
 
 
 def _members_of_scale_1(trained: list[str], runs: Runs) -> list[tuple[str, str]]:
-    """As `vit-cifar10-scale-1`, of 100 epochs and three seeds, beside `vit-cifar10`."""
+    """Figures of members of scale 1 that have runs of their own, such as `vit-cifar10-scale-1` of 100 epochs."""
     pairs = [(name, one) for name in trained if (one := scale_one(name)) in trained]
     apart = [one for name, one in pairs if set(runs[name]) != set(runs[one])]
     return [(figure_id, one) for one in apart for figure_id, figure in _FIGURES.items() if figure.of_variants]

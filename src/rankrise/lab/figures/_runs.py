@@ -1,4 +1,4 @@
-"""The runs of a figure: those of one experiment or family, recorded alike."""
+"""Which runs a figure is made of: those of one experiment, or of the members of one family."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ def read_experiment(runs: Runs, name: str, *, figure: str) -> list[RunData]:
     """The runs of one experiment, which must differ in nothing but their seed.
 
     Raises:
-        ValueError: There are none, or they are of several scales.
+        ValueError: There are no such runs, or they are of several scales.
     """
     require(runs, [name], figure=figure)
     found = sorted((RunData(Path(folder)) for folder in runs[name]), key=lambda run: run.seed)
@@ -27,10 +27,10 @@ def read_experiment(runs: Runs, name: str, *, figure: str) -> list[RunData]:
 
 
 def require(runs: Runs, names: Sequence[str], *, figure: str) -> None:
-    """Refuse to go on without runs.
+    """Refuse a figure one of whose experiments has no runs.
 
     Raises:
-        ValueError: One of `names` has none; says what to run.
+        ValueError: One of `names` has no runs; the message says what to run.
 
     >>> require({}, ["vit-digits"], figure="stable_rank_over_training")
     Traceback (most recent call last):
@@ -48,12 +48,12 @@ def members_with_runs(runs: Runs, family: str, *, figure: str, wanted: str) -> l
 
     Args:
         runs: Folders by experiment.
-        family: The family, as registered.
-        figure: The figure that needs them.
-        wanted: What to run if there are none.
+        family: The name of the family.
+        figure: The figure that needs the runs.
+        wanted: What to run if no member has runs.
 
     Raises:
-        ValueError: There are none; says what to run.
+        ValueError: No member has runs; the message says what to run.
     """
     known = {experiment.name for experiment in family_members(family)}
     names = [name for name in runs if name in known and runs[name]]
@@ -66,7 +66,8 @@ def by_scale(runs: Runs, network: str, *, figure: str) -> dict[float, list[RunDa
     """Runs of a network at several initial scales, from the largest factor to the smallest.
 
     Raises:
-        ValueError: Fewer than two scales have runs, or they differ in more than that; says what to run.
+        ValueError: The network has no family of initial scales, fewer than two scales have runs, or the runs differ in
+            more than scale and seed. The message says what to run.
     """
     family = scale_family(network)
     if not family:

@@ -1,4 +1,4 @@
-"""What figures of the toy share: flows by α, Algorithm 1, names of coordinates, and curves with fewer points."""
+"""What the figures of the toy share: flows by α, Algorithm 1, names of coordinates, and curves with fewer points."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FLOW, STAGES, MATRIX = "toy-flow", "toy-stages", "toy-matrix-flow"
-_FLOWS = "toy-flow-1e-2 toy-flow-1e-8 toy-flow-1e-32"  # some of the family, for one who has none
+_FLOWS = "toy-flow-1e-2 toy-flow-1e-8 toy-flow-1e-32"  # members of the family that a message tells to run
 _LETTERS = {"kq": "a", "vo": "b"}
 _SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A flow, or Algorithm 1: times (T,), losses (T,), products by circuit (T, d)."""
+    """The path of a flow or of Algorithm 1: times (T,), losses (T,), and products by circuit, each (T, d)."""
 
     run: RunData
     times: "NDArray[np.float64]"
@@ -32,12 +32,12 @@ class Trajectory:
 
     @property
     def log10_alpha(self) -> float:
-        """log10 α; Algorithm 1 has none."""
+        """The logarithm of α to base 10; Algorithm 1 has no α."""
         return float(self.run.spec["log10_alpha"])
 
 
 def read_path(run: RunData, quantity: str = "product") -> Trajectory:
-    """A theory run as arrays; `quantity` is what its rows are of."""
+    """A theory run as arrays; `quantity` names the quantity of both circuits that is read."""
     halves = np.split(run.along(quantity), 2, axis=1)
     return Trajectory(run, *run.curve(), dict(zip(CIRCUITS, halves, strict=True)))
 
@@ -46,7 +46,7 @@ def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:
     """Flows of one task and seed, from the largest α to the smallest.
 
     Raises:
-        ValueError: There are none, or they are of several tasks.
+        ValueError: There are no flows, or they are of several tasks.
     """
     folders = [folder for name in members_with_runs(runs, FLOW, figure=figure, wanted=_FLOWS) for folder in runs[name]]
     return sorted(_of_one_task(folders, figure), key=lambda flow: -flow.log10_alpha)
@@ -68,7 +68,7 @@ def read_matrix_flow(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
     """The flow of full matrices on the task of a diagonal flow.
 
     Raises:
-        ValueError: There is no such run; says what to run.
+        ValueError: There is no such run; the message says what to run.
     """
     return read_path(_like(runs, MATRIX, like, figure), "spectrum")
 
@@ -77,7 +77,7 @@ def read_stages(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
     """Algorithm 1 on the task of a flow.
 
     Raises:
-        ValueError: There is no such run; says what to run.
+        ValueError: There is no such run; the message says what to run.
     """
     return read_path(_like(runs, STAGES, like, figure))
 
@@ -92,14 +92,14 @@ def _like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
 
 
 def joined(stages: Trajectory) -> list[tuple[str, int]]:
-    """Circuit and index of the coordinates in the order in which Algorithm 1 lets them in, each once."""
+    """The circuit and index of each coordinate, in the order in which Algorithm 1 lets them join."""
     dim = stages.products["kq"].shape[1]
     order = dict.fromkeys(int(i) for i in stages.run.scalar("joined"))
     return [(tuple(CIRCUITS)[i // dim], i % dim) for i in order]
 
 
 def coordinate(circuit: str, index: int) -> str:
-    """a_1 … a_d of w_K ⊙ w_Q, b_1 … b_d of w_V ⊙ w_O.
+    """The name of a coordinate: a_1 … a_d of w_K ⊙ w_Q, or b_1 … b_d of w_V ⊙ w_O.
 
     >>> coordinate("vo", 0)
     'b_1'
@@ -108,7 +108,7 @@ def coordinate(circuit: str, index: int) -> str:
 
 
 def alpha(log10_alpha: float) -> str:
-    """α as a reader writes it.
+    """The value of α in the notation of a reader.
 
     >>> alpha(-8.0), alpha(-0.5)
     ('α = 10⁻⁸', 'α = 10⁻⁰·⁵')
@@ -117,12 +117,14 @@ def alpha(log10_alpha: float) -> str:
 
 
 def thin(x: "NDArray[np.float64]", y: "NDArray[np.float64]", tolerance: float = 1e-3) -> "NDArray[np.intp]":
-    """Positions of points enough to draw a curve: the others lie on the lines between them (Ramer-Douglas-Peucker).
+    """The positions of points that suffice to draw a curve, by the algorithm of Ramer, Douglas and Peucker.
+
+    The other points lie on the lines between these, within the tolerance.
 
     Args:
-        x: Rising.
-        y: Finite.
-        tolerance: Largest vertical distance that is lost, as a part of the range of y.
+        x: Rising numbers.
+        y: Finite numbers.
+        tolerance: The largest vertical distance that may be lost, as a part of the range of y.
 
     >>> thin(np.arange(5.0), np.array([0.0, 1.0, 2.0, 2.0, 2.0])).tolist()
     [0, 2, 4]

@@ -1,4 +1,4 @@
-"""Perturbed against unperturbed flows, for Assumptions 4.3 and 4.4: [v1] 9-10, [v2] 3."""
+"""Perturbed flows against unperturbed ones, for Assumptions 4.3 and 4.4: figures 9-10 of [v1] and 3 of [v2]."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,13 +19,13 @@ ID = "toy_robustness"
 EXPERIMENTS = {"4.3": "toy-robustness-4.3", "4.4": "toy-robustness-4.4"}
 _NUM_SHOWN = 3
 _NUM_CURVES = 8
-_LEAST = 0.1  # a push of less than this part of the noise tests nothing: no coordinate was active
-_LOWEST = 1e-4  # of the axis: thin tables round a product of 1 to 8e-6
+_LEAST = 0.1  # part of the noise; a smaller push tests nothing, because no coordinate was active
+_LOWEST = 1e-4  # lower end of the axis, above the rounding of thin tables, which is 8e-6 of a product of 1
 _SINCE = Axis("time since the noise", low=0)
 
 
 class Push(NamedTuple):
-    """One perturbation: times (T,), products without and with noise (T, 2d)."""
+    """One perturbation: times (T,), and the products without and with noise, each (T, 2d)."""
 
     times: "NDArray[np.float64]"
     plain: "NDArray[np.float64]"
@@ -33,22 +33,22 @@ class Push(NamedTuple):
 
     @property
     def since(self) -> "NDArray[np.float64]":
-        """Time since the noise."""
+        """The time since the noise, (T,)."""
         return np.asarray(self.times - self.times[0])
 
     @property
     def apart(self) -> "NDArray[np.float64]":
-        """Largest difference of a product, (T,)."""
+        """The largest difference of any product, (T,)."""
         return np.asarray(np.abs(self.plain - self.pushed).max(axis=1))
 
     @property
     def left(self) -> float:
-        """What is left of the push at the end, as a part of it."""
+        """The difference at the end over the difference right after the noise."""
         return float(self.apart[-1] / self.apart[0])
 
 
 def build(runs: Runs) -> FigureData:
-    """For each assumption three perturbations, one the worst, and the distance between the two flows since all of them.
+    """Three perturbations for each assumption, one of them the worst, and the distance of the two flows after each.
 
     Args:
         runs: Folders by experiment: `toy-robustness-4.3` and `toy-robustness-4.4`.
@@ -95,13 +95,13 @@ def build(runs: Runs) -> FigureData:
 
 
 def _which(drawn: "Mapping[str, int]") -> str:
-    """Which of several seeds are drawn, in a sentence."""
+    """Which seeds are drawn, in a sentence."""
     which = " and ".join(f"seed {seed} ({number})" for number, seed in drawn.items())
     return f"Drawn: {which}, of the worst push."
 
 
 def _with_one_axis(panels: list[Panel]) -> tuple[Panel, ...]:
-    """All distances on the same vertical axis."""
+    """Give all panels of distances the same vertical axis."""
     values = [value for panel in panels if panel.y.log for trace in panel.traces for value in trace.y]
     top = 2 * max(values, default=1.0)
     return tuple(replace(panel, y=replace(panel.y, high=top)) if panel.y.log else panel for panel in panels)
@@ -122,7 +122,7 @@ def _title(number: str, push: Push, is_worst: bool) -> str:
 
 
 def _products(title: str, push: Push) -> Panel:
-    """The coordinates that noise makes differ most at any time, with and without it."""
+    """The coordinates that the noise changes most at any time, with and without the noise."""
     t = push.since
     moved = np.argsort(-np.abs(push.plain - push.pushed).max(axis=0), kind="stable")[:_NUM_CURVES]
     plain = [_curve(t, y, "without noise", "line") for y in push.plain.T[moved]]
@@ -131,7 +131,7 @@ def _products(title: str, push: Push) -> Panel:
 
 
 def _ends(number: str, pushes: list[Push]) -> str:
-    """What is left at the end, in a sentence."""
+    """How far apart the flows are at the end, in a sentence."""
     if not pushes:
         return f"Of {number} no perturbation moved anything."
     left = sorted(push.left for push in pushes)
@@ -143,7 +143,7 @@ def _ends(number: str, pushes: list[Push]) -> str:
 
 
 def _left_out(slight: dict[str, list[Push]]) -> str:
-    """Perturbations that are not drawn, and how they ended, in a sentence; empty where there are none."""
+    """Which perturbations are not drawn, and how they ended, in a sentence; empty if all are drawn."""
     found = [f"{len(pushes)} of {number}" for number, pushes in slight.items() if pushes]
     far = max((float(push.apart[-1]) for pushes in slight.values() for push in pushes), default=0.0)
     if not found:

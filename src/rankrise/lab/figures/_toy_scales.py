@@ -1,4 +1,4 @@
-"""Loss and products against rescaled time, one line per α, and Algorithm 1 as the limit: [v1] 6-8, [v2] 2."""
+"""Loss and products against rescaled time, a line for each α, and Algorithm 1 as the limit ([v1] 6-8, [v2] 2)."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ _TIME = "rescaled time  t / log(1/α)"
 
 
 def build(runs: "Runs", *, num_coordinates: int = 6) -> FigureData:
-    """The loss, and the coordinates that Algorithm 1 lets in first.
+    """A panel of the loss, and a panel for each of the coordinates that Algorithm 1 lets join first.
 
     Args:
         runs: Folders by experiment: the family `toy-flow`, and `toy-stages`.
@@ -39,7 +39,9 @@ def build(runs: "Runs", *, num_coordinates: int = 6) -> FigureData:
     shown = toy.joined(stages)[:num_coordinates]
     times = stages.times[(stages.times > 0) & (stages.times <= t_end)]
     marks = tuple(Mark(float(t)) for t in times) if len(times) <= _MOST_MARKS else ()
-    x = Axis(_TIME, low=0.8 * float(times[0]) if len(times) else 0.0, high=t_end)  # before, all are on one plateau
+    x = Axis(
+        _TIME, low=0.8 * float(times[0]) if len(times) else 0.0, high=t_end
+    )  # earlier than this, all curves are on the first plateau
     losses = _traces(flows, stages, t_end, lambda path: path.losses)
     panels = [Panel("loss", x, Axis("loss", low=0), losses, marks, span=3)]
     for stage, (circuit, i) in enumerate(shown, start=1):
@@ -73,7 +75,7 @@ def _traces(
     t_end: float,
     read: "Callable[[Trajectory], NDArray[np.float64]]",
 ) -> tuple[Trace, ...]:
-    """A curve for each flow, and the staircase on top."""
+    """A curve for each flow, and the staircase of Algorithm 1 on top of them."""
     traces = []
     for n, flow in enumerate(flows):
         inside = flow.times <= t_end
@@ -89,7 +91,7 @@ def _traces(
 
 
 def _distance(flow: Trace, stairs: Trace) -> float:
-    """Mean over time of |flow − stairs|."""
+    """The mean over time of |flow − stairs|."""
     grid = np.linspace(0, stairs.x[-1], 4001)
     limit = np.asarray(stairs.y)[np.searchsorted(stairs.x, grid, side="right") - 1]
     return float(np.abs(np.interp(grid, flow.x, flow.y) - limit).mean())
@@ -100,7 +102,7 @@ def _product(path: "Trajectory", circuit: str, index: int) -> "NDArray[np.float6
 
 
 def _times_of(stages: "Trajectory", circuit: str, index: int) -> "NDArray[np.float64]":
-    """When a coordinate joins."""
+    """The times at which a coordinate joins."""
     place = index + (stages.products["kq"].shape[1] if circuit == "vo" else 0)
     steps, coordinates = stages.run.scalar_path("joined")
     all_steps, times = stages.run.scalar_path("time")

@@ -1,4 +1,4 @@
-"""Loss and what is learned over time, one thing after another: diagonal head and full head. [v1] 2."""
+"""The loss and what is learned over time, in a head with diagonal weights and in a full head: figure 2 of [v1]."""
 
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,12 @@ _MOST_LABELS = 6
 
 
 def build(runs: Runs, *, log10_alpha: float | None = None) -> FigureData:
-    """The head with diagonal weights above, the head with full matrices below.
+    """A row of panels for the head with diagonal weights, and below it a row for the head with full matrices.
 
     Args:
         runs: Folders by experiment: the family `toy-flow`, and `toy-matrix-flow` of the same task and seed.
-        log10_alpha: Which diagonal flow; unless given, the one of the smallest α down to 1e-8, where transitions still
-            have a width.
+        log10_alpha: Which diagonal flow to draw. By default it is the flow of the smallest α that is at least 1e-8,
+            because the transitions of that flow still have a visible width.
 
     Raises:
         ValueError: Runs are missing.

@@ -1,4 +1,8 @@
-"""The report: one page with everything that was run, what came out, and the figures."""
+"""The pages of the laboratory: the report of a reproduction, and the demo for someone who installs nothing.
+
+The report is one page with everything that was run, the verdicts and the figures. The demo is a small page with the
+slider of α and the film of a spectrum.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -33,16 +37,16 @@ def write_report(
 ) -> Path:
     """Write `index.html`, which opens offline and needs no other file, and below `figures/` every figure as files.
 
-    Each file is replaced as a whole: two processes that write the same report leave a whole one.
-    With plotly installed the figures can be zoomed and hovered; without, they are SVG, and the page says so.
+    Each file is replaced as a whole, so that two processes that write the same report leave a whole report. If plotly
+    is installed, the figures of the page can be zoomed and hovered; otherwise they are SVG, and the page says so.
 
     Args:
-        out: A folder; made if it is not there.
-        figures: In the order of the page.
-        verdicts: Of `rankrise.lab.claims`.
-        runs: Folders by experiment; linked to.
-        environment: Of `rankrise.store.environment()`, or of the machine the runs were made on.
-        title: Of the page.
+        out: The folder of the report, which is made if it does not exist.
+        figures: The figures, in the order of the page.
+        verdicts: What `rankrise.lab.claims.evaluate_claims` returned.
+        runs: Folders by experiment; the page links to them.
+        environment: Hardware and versions of the machine that made the runs, as `environment_of` gives them.
+        title: The title of the page.
 
     Returns:
         The path of the page.
@@ -73,7 +77,7 @@ def write_report(
 
 
 def _words(figure: FigureData, picture: Any) -> dict[str, Any]:
-    """What the template writes of a figure."""
+    """What the template writes about a figure."""
     return {
         "name": figure.name,
         "title": figure.title,
@@ -91,7 +95,7 @@ def _quoted(name: str) -> str:
 
 
 def _inline(svg: str) -> Any:
-    """A file of matplotlib as an element: glyphs are paths, so that labels are no markup."""
+    """The text of an SVG file as an element of the page; its labels are paths, so they hold no markup."""
     from markupsafe import Markup
 
     return Markup(svg[svg.index("<svg") :])
@@ -102,7 +106,7 @@ def demo_data(runs: Mapping[str, Sequence[Path]], *, experiment: str = "vit-cifa
 
     Args:
         runs: Folders by experiment: the family `toy-flow`, `toy-stages`, and `experiment`.
-        experiment: Of the film; where it was run is said below the page.
+        experiment: The experiment of the film; the demo names the machine that ran it.
 
     Raises:
         ValueError: Runs are missing.
@@ -118,14 +122,14 @@ def demo_data(runs: Mapping[str, Sequence[Path]], *, experiment: str = "vit-cifa
 
 
 def write_demo(path: str | os.PathLike[str], data: Mapping[str, Any]) -> Path:
-    """Write the page.
+    """Write the page of the demo.
 
     Args:
-        path: The file.
-        data: Of `demo_data`.
+        path: The file to write.
+        data: What `demo_data` returned.
 
     Returns:
-        The path.
+        The path of the file.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a report says of runs and claims, as rows of text."""
+"""What a report says about runs, claims and environments, as rows of text."""
 
 import json
 import os
@@ -23,7 +23,7 @@ _SHOWN = {
 
 
 def verdict_rows(verdicts: "Sequence[Verdict]") -> list[dict[str, Any]]:
-    """A claim a row."""
+    """A row for each verdict."""
     return [
         {
             "claim": v.claim,
@@ -40,7 +40,7 @@ def verdict_rows(verdicts: "Sequence[Verdict]") -> list[dict[str, Any]]:
 
 
 def claim_groups(verdicts: "Sequence[Verdict]", runs: "Mapping[str, Sequence[Path]]") -> list[dict[str, Any]]:
-    """Claims that were tested, by what they are about, with what was run. All claims of the toy are one group."""
+    """The claims that were tested, grouped by what they are about; all claims about the toy are one group."""
     found: dict[str, list[Verdict]] = {}
     for v in verdicts:
         if v.verdict != "not tested":
@@ -57,14 +57,14 @@ def claim_groups(verdicts: "Sequence[Verdict]", runs: "Mapping[str, Sequence[Pat
 
 
 def _of_group(of: str, runs: "Mapping[str, Sequence[Path]]") -> str:
-    """What was run of an experiment, or of the first member of a family that has runs; empty if nothing was."""
+    """What was run of an experiment, or of the first member of a family that has runs; empty without runs."""
     members = {experiment.name for experiment in family_members(of)}
     names = [name for name in runs if runs[name] and (name == of or name in members)]
     return describe_run(runs[names[0]][0], of_family=of not in runs) if names else ""
 
 
 def counts(verdicts: "Sequence[Verdict]") -> str:
-    """How many hold, in words.
+    """How many claims hold, fail, and are not tested, in words.
 
     >>> counts([])
     'no claims were evaluated'
@@ -76,7 +76,7 @@ def counts(verdicts: "Sequence[Verdict]") -> str:
 
 
 def run_rows(runs: "Mapping[str, Sequence[Path]]", out: Path) -> list[dict[str, Any]]:
-    """An experiment a row: what it is, its runs with links from `out`, and how each ended."""
+    """A row for each experiment: what it is, its runs with links from `out`, and how each run ended."""
     return [
         {
             "name": name,
@@ -89,7 +89,7 @@ def run_rows(runs: "Mapping[str, Sequence[Path]]", out: Path) -> list[dict[str, 
 
 
 def _what(name: str, folder: Path) -> str:
-    """What the runs are, by their own spec; the title of the experiment comes first for a toy, whose spec says less."""
+    """What the runs are, by their own spec; for a toy, whose spec says less, the title comes first."""
     known = experiments()
     words = describe_run(folder)
     spec = RunData(folder).spec
@@ -98,7 +98,7 @@ def _what(name: str, folder: Path) -> str:
 
 
 def environment_of(runs: Mapping[str, Sequence[Path]]) -> dict[str, object]:
-    """The environments of runs as one: where they differ, the values are listed.
+    """The environments of all runs as one record; where they differ, the record lists the values.
 
     Args:
         runs: Folders by experiment.
@@ -111,7 +111,7 @@ def environment_of(runs: Mapping[str, Sequence[Path]]) -> dict[str, object]:
 
 
 def _merged(records: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Key by key; packages inside."""
+    """Merge records key by key, and mappings inside them, such as that of the packages, in the same way."""
     merged: dict[str, object] = {}
     for key in dict.fromkeys(key for record in records for key in record):
         values = [record[key] for record in records if record.get(key) is not None]
@@ -133,7 +133,7 @@ def _environment(folder: Path) -> Mapping[str, object]:
 
 
 def environment_rows(environment: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Names and values, packages with their versions in one row.
+    """The names and values of an environment; packages share one row with their versions.
 
     >>> environment_rows({"python": "3.12", "packages": {"torch": "2.13", "peft": None}})
     [('python', '3.12'), ('packages', 'torch 2.13')]
@@ -163,7 +163,7 @@ def _run(folder: Path, out: Path) -> dict[str, Any]:
 
 
 def link(folder: Path, out: Path) -> str:
-    """A link from a page in `out` to a folder; relative, so that no path of this machine is published.
+    """A link from a page in `out` to a folder. It is relative, so that no path of this machine is published.
 
     >>> link(Path("runs/javascript:alert(1)/0"), Path("report"))
     './../runs/javascript%3Aalert%281%29/0/'
