@@ -99,6 +99,48 @@ def test_imports_of_private_names_are_seen(package, program, is_foreign):
     assert bool(list(foreign_private_names(program, package))) == is_foreign
 
 
+def decisions_from_prose(program):
+    """Lines where a program decides by the text of an error or a warning: by comparing it, or by a pattern."""
+    tree = ast.parse(program)
+    names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name]
+    caught = "|".join(dict.fromkeys(names)) or "(?!)"
+    prose = re.compile(rf"\bstr\(({caught})\)|\b({caught})\.args\b|\.message\)")
+    by_text = re.compile(r"\bre\.\w+$|\.(match|search|fullmatch|startswith|endswith|find|index|count)$")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Match):
+            asked = node.subject
+        elif isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and by_text.search(ast.unparse(node.func))):
+            asked = node
+        else:
+            continue
+        if prose.search(ast.unparse(asked)):
+            yield node.lineno
+
+
+def test_nothing_is_decided_by_the_text_of_an_error_or_a_warning():
+    found = [f"{path.relative_to(ROOT)}:{n}" for path in SOURCES for n in decisions_from_prose(path.read_text())]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("use", "is_decision"),
+    [
+        ('if "disk full" in str(error): pass', True),
+        ('if str(error).startswith("no"): pass', True),
+        ('if re.search("a", str(error)): pass', True),
+        ("if PATTERN.fullmatch(str(error)): pass", True),
+        ('if error.args[0] == "no": pass', True),
+        ('if "a" in str(caught.message): pass', True),
+        ('raise ValueError(f"It failed: {error}") from None', False),
+        ("print(str(error).strip())", False),
+        ("if error.errno == 28: pass", False),
+    ],
+)
+def test_decisions_from_prose_are_seen(use, is_decision):
+    program = f"try:\n pass\nexcept OSError as error:\n {use}"
+    assert bool(list(decisions_from_prose(program))) == is_decision
+
+
 def public_names(package):
     module = __import__(f"rankrise.{package}", fromlist=["_"])
     return sorted(n for n in dir(module) if not n.startswith("_") and hasattr(getattr(module, n), "__module__"))
