@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankrise.lab.experiments import experiments, kind_of, to_json
+from rankrise.lab.experiments.kinds import kind_named
 from rankrise.runs import RunData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rankrise.lab.experiments import Kind
 
 _DATA = {
     "cifar10": "CIFAR-10",
@@ -66,8 +69,8 @@ class Description:
     """What was run, part by part, each in words; a caption and a report join different parts.
 
     Attributes:
-        network: The network, its size, and what is unusual about it; or the task of a run of theory.
-        training: Length, data, optimiser and precision; empty for a run of theory.
+        network: The network, its size, and what is unusual about it; or what a run of another kind learns.
+        training: Length, data, optimiser and precision; empty for a run that trains no network.
         repeats: The seed of the run, or how many seeds there are.
     """
 
@@ -87,7 +90,7 @@ class Description:
 
 
 def describe(runs: "Sequence[RunData]", *, repeats: str = "", of_family: bool = False) -> Description:
-    """What was run: network, data, length, optimiser and seeds; for a run of theory, the task and the seed.
+    """What was run: network, data, length, optimiser and seeds; for another kind, what it learns and the seed.
 
     Args:
         runs: Runs whose specs differ in the seed only.
@@ -95,8 +98,9 @@ def describe(runs: "Sequence[RunData]", *, repeats: str = "", of_family: bool = 
         of_family: Whether the runs stand for runs at several initial scales, so that their own scale is not said.
     """
     run = runs[0]
-    if "task" in run.spec:
-        return Description((_task(run),), "", repeats or f"seed {run.seed}")
+    kind = _kind(run)
+    if kind is not None and not kind.is_network:
+        return Description((kind.in_words(run.spec),), "", repeats or f"seed {run.seed}")
     model, training, data = _parts(run)
     network = (
         _MODELS.get(str(model.get("kind")), "network"),
@@ -115,7 +119,7 @@ def describe(runs: "Sequence[RunData]", *, repeats: str = "", of_family: bool = 
 
 
 def describe_run(path: str | os.PathLike[str], *, of_family: bool = False) -> str:
-    """Network, data, length and optimiser of a run, or the task of a run of theory, in a sentence.
+    """Network, data, length and optimiser of a run, or what a run of another kind learns, in a sentence.
 
     Args:
         path: The run directory.
@@ -128,10 +132,12 @@ def describe_run(path: str | os.PathLike[str], *, of_family: bool = False) -> st
     return f"{describe([RunData(Path(path))], of_family=of_family).without_repeats}."
 
 
-def _task(run: RunData) -> str:
-    task = run.spec.get("task", {})
-    sizes = f"{task.get('samples')} samples of {task.get('tokens')} tokens of dimension {task.get('dim')}"
-    return f"{sizes} {'with random targets' if task.get('targets') == 'noise' else 'from a random teacher head'}"
+def _kind(run: RunData) -> "Kind[Any] | None":
+    """The kind of a run; None where the run is not of an experiment, or of a kind that this version does not know."""
+    try:
+        return kind_named(run.spec.get("kind"))
+    except ValueError:
+        return None
 
 
 def seeds(runs: "Sequence[RunData]") -> str:

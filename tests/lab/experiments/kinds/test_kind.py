@@ -35,6 +35,7 @@ def test_a_kind_is_whole(kind):
     for spec in specs:
         assert kind_of(spec) is kind
         assert kind.data_name(spec)
+        assert kind.in_words(to_json(spec))
         assert kind.guess_seconds(spec, on_gpu=False) > 0
         assert to_json(spec)["kind"] == kind.name
         assert set(kind.parts) <= to_json(spec).keys()

@@ -36,7 +36,7 @@ def kind_named(name: object) -> Kind[Any]:
 
     >>> kind_named("flows")
     Traceback (most recent call last):
-    ValueError: A spec must be of a known kind; got 'flows'. Did you mean 'flow'? Known: descent, flow, matrix_flow, ...
+    ValueError: A spec must be of a known kind; got 'flows'. Did you mean 'flow'? Known: ...
     """
     if not isinstance(name, str) or name not in _BY_NAME:
         known = ", ".join(sorted(_BY_NAME))

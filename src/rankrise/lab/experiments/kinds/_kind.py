@@ -105,6 +105,14 @@ class Kind(Generic[S]):
         """Why the data is not at hand, in a sentence; empty when the data is there, or is made on the spot."""
         return ""
 
+    def in_words(self, record: Mapping[str, Any]) -> str:
+        """What a run learns, for captions, without a full stop. A network is described by its parts instead.
+
+        Args:
+            record: The spec as JSON values, as the run holds it; fields may be missing.
+        """
+        return self.title
+
     def execute(self, spec: S, order: Order) -> Outcome:
         """Begin the run of a spec in its folder, or go on with one that was cut off.
 

@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
 from rankrise.lab.training import Report
@@ -130,6 +130,12 @@ class TheoryKind(Kind[T]):
     def data_name(self, spec: T) -> str:
         """The toy's teacher."""
         return "teacher"
+
+    def in_words(self, record: Mapping[str, Any]) -> str:
+        """The sizes of the toy's data, and where its targets come from."""
+        task = record.get("task", {})
+        sizes = f"{task.get('samples')} samples of {task.get('tokens')} tokens of dimension {task.get('dim')}"
+        return f"{sizes} {'with random targets' if task.get('targets') == 'noise' else 'from a random teacher head'}"
 
     def execute(self, spec: T, order: Order) -> Outcome:
         """Solve on the CPU; a run that was cut off starts over."""
