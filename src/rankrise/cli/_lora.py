@@ -112,7 +112,7 @@ def _text(done: "Extraction") -> str:
     lines += [f"note: {note}" for note in done.notes]
     if done.advice.gap > _WORTH_A_NOTE:
         lines.append(f"note: other ranks within the budget might keep up to {done.advice.gap:.2g} more of the change")
-    lines += done.preflight.text().splitlines()[1:]  # the first line counts the modules that matched
+    lines += done.preflight.lines()
     if done.unchanged:
         lines.append(f"unchanged, left out: {len(done.unchanged)} tensors")
     if done.saved:

@@ -2,7 +2,8 @@
 
 A checkpoint stored in bfloat16 keeps eight bits of every weight. The difference of two checkpoints is then the true
 change plus a full-rank matrix of rounding errors, and a rank-4 change of 0.3% reads as "226 directions for 90% of
-the energy". Rounding errors are as good as independent, with the known variance ulp²/12, so they have a known edge.
+the energy". Rounding errors are nearly independent, with the known variance ulp²/12, so the edge of their spectrum is
+known.
 
 Symbols:
     D       tuned − base, as stored
@@ -20,14 +21,14 @@ from torch import Tensor
 
 from rankrise.linalg import _checks, _decompose
 from rankrise.linalg._chunks import over_chunks
-from rankrise.linalg._null import gaussian_spectra
+from rankrise.linalg._measures import gaussian_spectra
 
 # Quantiles of the Tracy-Widom law for β = 1 (A. Bejan, "Largest eigenvalues and sample covariance matrices", 2005).
 _TRACY_WIDOM_05, _TRACY_WIDOM_99 = -3.18037, 2.02344
 # A change of about half an ulp, added to a base that lies on the grid, is rounded with an error that is not uniform.
 # Its variance around the best linear response is at most this multiple of ulp²/12 (a Gaussian change of half an ulp).
 _ON_GRID = 1.10
-_MOST_EXPLAINED = 64  # directions; a change with more of them above the floor is taken as it reads
+_MOST_EXPLAINED = 64  # directions; if more are above the floor, it is not asked which of them rounding explains
 _OF_LIKE_SIZE = 0.3
 _ROUNDS = 5
 
@@ -37,8 +38,8 @@ class RankAboveFloor:
     """Directions of a change that rounding does not explain; all but the last two fields have the batch shape."""
 
     rank: Tensor  # values of `sigma` above `floor`, less those that rounding the leading ones explains
-    lower: Tensor  # of these, the values above a floor a tenth higher
-    upper: Tensor  # values above the 5% quantile were the base exact; weaker directions are invisible to it, too
+    lower: Tensor  # how many of these are above a floor that is a tenth higher
+    upper: Tensor  # values above the 5% quantile, counted as if the base were exact
     floor: Tensor  # the 99% quantile of the largest value that rounding of both checkpoints alone gives
     sigma: Tensor  # (..., min(m, n)): singular values of X, in which rounding has variance 1
     rounding: Tensor  # (..., min(m, n)): the spectrum of rounding alone, in the same units
@@ -144,7 +145,8 @@ def _explaining_rank(
 ) -> int:
     """Smallest j for which some change of rank j, rounded, leaves nothing above the floor; all `found` values suffice.
 
-    What rounding makes of a direction stays below a tenth of it, so directions of like size are not put to the test.
+    Rounding turns less than a tenth of a direction into others, so directions of about the size of the largest one are
+    true and are not tested.
     """
     low, high = int((found > _OF_LIKE_SIZE * found[:1]).sum()), len(found)
     while low < high <= _MOST_EXPLAINED:
@@ -156,8 +158,8 @@ def _explaining_rank(
 def _unexplained(base: Tensor, tuned: Tensor, scale: Tensor, j: int, dtype: torch.dtype) -> float:
     """Largest singular value, in the scaled coordinates, of `tuned − round(base + c)` for the best c of rank j found.
 
-    From c = 0, `c ← best rank-j part of c + tuned − round(base + c)`: what rounding took from a true change of rank j
-    comes back within a few rounds.
+    The search begins at c = 0 and repeats `c ← best rank-j part of c + tuned − round(base + c)`, which restores within
+    a few rounds what rounding took from a true change of rank j.
     """
     change = torch.zeros_like(base)
     for _ in range(_ROUNDS):

@@ -65,9 +65,12 @@ class Preflight:
         }
 
     def text(self) -> str:
-        """The lists as a person reads them, problems last."""
-        lines = [f"matched    {len(self.pairs)} tensors, {_millions(self.pairs)} parameters"]
-        lines += [f"renamed    {line}" for line in self.renamed]
+        """How much matched, and then `lines`."""
+        return "\n".join([f"matched    {len(self.pairs)} tensors, {_millions(self.pairs)} parameters", *self.lines()])
+
+    def lines(self) -> list[str]:
+        """What was renamed, what did not match, notes, and last the problems: a line for each."""
+        lines = [f"renamed    {line}" for line in self.renamed]
         for label in _LISTS:
             names: tuple[str, ...] = getattr(self, label)
             if names:
@@ -75,8 +78,7 @@ class Preflight:
         if self.same_file:
             lines.append("identical  both are the same file")
         lines += [f"note       {line}" for line in self.notes]
-        lines += [f"problem    {line}" for line in self.problems]
-        return "\n".join(lines)
+        return [*lines, *(f"problem    {line}" for line in self.problems)]
 
 
 def common_shape(name: str, one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:

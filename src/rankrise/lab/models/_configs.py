@@ -1,7 +1,8 @@
 """Sizes of the networks: frozen values that load no PyTorch, so that experiments can be listed without it.
 
 A configuration also says what its data must be like (`sizes`), what a sample costs (`flops`), and how to build its
-network (`module`). To add a network, write a configuration here, a line in `MODELS`, and a file with the module.
+network (`module`). To add a network, write a configuration here, a line in `MODELS`, and the module in
+`_transformers.py` or a file of its own.
 """
 
 import math

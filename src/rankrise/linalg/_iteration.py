@@ -1,4 +1,4 @@
-"""Stable rank of a change straight from its factors, without a spectrum.
+"""Stable rank and leading directions of a change from its factors alone, by iteration on small Gram matrices.
 
 Symbols, beside those of `_products`:
     M       the change, L Rᵀ
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from rankrise.linalg import _checks, _decompose
 from rankrise.linalg._chunks import over_chunks
-from rankrise.linalg._products import balanced_grams, stacked
+from rankrise.linalg._products import SVD, balanced_grams, stacked, with_positive_peaks
 
 _EPSILON = torch.finfo(torch.float64).eps
-_PLAIN = 2  # iterations with MᵀM before those with (MᵀM)⁶⁴: a steep spectrum has settled by then, a flat one needs many
+_PLAIN = 2  # iterations with MᵀM before those with (MᵀM)⁶⁴: steep spectra settle in these, flat ones need many more
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +50,11 @@ def delta_stable_rank(
 
         σ̂² = ‖M V‖₂² ≤ σ₁² ≤ ‖M V‖₂² + ‖M‖_F² − ‖M V‖_F².
 
-    The bracket is tight where few directions carry the change and loose where it is flat; the value is close in both.
-    Iteration, after the first few in steps of (MᵀM)⁶⁴, stops when such a step makes no σ̂² grow by more than a factor
-    1 + rtol/10, or when the bracket is narrower than rtol. Cost O((d + e) r²) plus O(r² block) an iteration; σ is
-    resolved down to about 1e-7 (‖ΔK‖‖Q‖ + ‖K0‖‖ΔQ‖). On a GPU this is several times cheaper than `delta_spectrum`; on
-    a CPU the Gram matrices dominate both, and the spectrum costs no more.
+    The bracket is tight if few directions carry the change and loose if its spectrum is flat; the value is close in
+    both cases. After the first few iterations each step applies (MᵀM)⁶⁴. Iteration stops when such a step makes no σ̂²
+    grow by more than a factor 1 + rtol/10, or when the bracket is narrower than rtol. It costs O((d + e) r²) plus
+    O(r² block) an iteration; σ is resolved down to about 1e-7 (‖ΔK‖‖Q‖ + ‖K0‖‖ΔQ‖). On a GPU this is several times
+    cheaper than `delta_spectrum`; on a CPU the Gram matrices dominate both, and the spectrum costs no more.
 
     Args:
         left: (..., d, r) now.
@@ -180,3 +180,65 @@ def orthonormal(y: Tensor, b: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     c = torch.linalg.cholesky_ex(gram).L
     inverse = torch.linalg.solve_triangular(c, torch.eye(c.shape[-1], dtype=c.dtype, device=c.device), upper=False)
     return y @ inverse.mT, z @ inverse.mT
+
+
+def leading_directions(
+    left: Tensor,
+    right: Tensor,
+    left0: Tensor,
+    right0: Tensor,
+    *,
+    k: int = 8,
+    start: Tensor | None = None,
+    iterations: int = 24,
+) -> SVD:
+    """Leading singular triplets of `left rightᵀ − left0 right0ᵀ`, as `delta_svd`, from products of small matrices only.
+
+    `V ← orth(MᵀM V)` on twice as many directions, then Rayleigh-Ritz. The error of direction i is about
+    `(σ_{2k+1} / σ_i)^(2·iterations)`; where that is not small, the direction is not well defined either. On a GPU this
+    is tens of times faster than `delta_svd`, because accelerators decompose matrices one after another; on a CPU
+    `delta_svd` is exact and as fast.
+
+    Args:
+        left: (..., d, r) now.
+        right: (..., e, r) now.
+        left0: (..., d, r) at the start.
+        right0: (..., e, r) at the start.
+        k: How many triplets; there are fewer if the change cannot have as many.
+        start: (..., e, m), right vectors of an earlier measurement.
+        iterations: How often the subspace is multiplied by MᵀM.
+
+    Raises:
+        ValueError: As `delta_stable_rank`.
+
+    >>> import torch
+    >>> k0 = torch.eye(3)
+    >>> sigma = leading_directions(torch.diag(torch.tensor([3.0, 2.0, 1.0])), k0, k0, k0, k=2).S
+    >>> [round(s, 9) for s in sigma.tolist()]
+    [2.0, 1.0]
+    """
+    if not isinstance(k, int) or k < 1 or iterations < 1:
+        raise ValueError(f"`k` and `iterations` must be integers of at least 1; got {k} and {iterations}.")
+    _checks.change_of_a_product(left, right, left0, right0)
+    k = min(k, left.shape[-2], right.shape[-2], 2 * left.shape[-1])
+    vectors = first_vectors(right, min(2 * k, right.shape[-2]), start)
+    return SVD(
+        *over_chunks(functools.partial(_leading, k=k, iterations=iterations), left, right, left0, right0, vectors)
+    )
+
+
+def _leading(
+    left: Tensor, right: Tensor, left0: Tensor, right0: Tensor, vectors: Tensor, *, k: int, iterations: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    big_l, big_r = stacked(left, right, left0, right0)
+    a, b, scale_r = balanced_grams(big_l, big_r)
+    shift = orthonormal_shift(b)
+    z = scale_r[..., :, None] * (big_r.mT @ vectors)  # z = RᵀV throughout
+    for _ in range(iterations):
+        y, z = orthonormal(a @ z, b, shift)
+    squares, rotation = _decompose.symmetric_eigen(z.mT @ (a @ z))  # (M V)ᵀ(M V)
+    sigma, rotation = squares.flip(-1)[..., :k].clamp_min(0).sqrt(), rotation.flip(-1)[..., :k]
+    scale_l = torch.where(scale_r > 0, 1 / scale_r, 0.0)
+    u = big_l @ (scale_l[..., :, None] * (z @ rotation))  # M V, rotated
+    u = u / torch.where(sigma > 0, sigma, 1.0)[..., None, :]
+    return with_positive_peaks(u, sigma, (big_r @ (scale_r[..., :, None] * (y @ rotation))).mT)
