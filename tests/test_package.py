@@ -174,10 +174,18 @@ def test_python_on_a_page_runs(path, tmp_path, monkeypatch):
         exec(compile(block, path.name, "exec"), {})
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def anchors(page):
+    """What a link can point to inside a page: its headings, in the form that a site gives them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
 def test_links_between_pages_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text()):
+        page = path.parent / target if target else path
+        assert page.exists(), target
+        assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
 
 
 def test_version_is_in_the_changelog_and_the_citation():
