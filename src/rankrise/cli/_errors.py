@@ -10,20 +10,25 @@ from typing import TextIO
 
 import typer
 
+from rankrise.store import NO_LIMITS
+from rankrise.store import show as printable
+
 _is_debugging = False
 
 
-def read_debug_flag() -> bool:
-    """Take `--debug` out of the command line, wherever it stands, and remember it."""
+def read_flags() -> bool:
+    """Take `--debug` and `--no-limits` out of the command line, wherever they stand; return whether to debug."""
     global _is_debugging
     _is_debugging = "--debug" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--debug"]
+    if "--no-limits" in sys.argv:
+        os.environ[NO_LIMITS] = "1"  # processes that this one starts inherit it
+    sys.argv = [word for word in sys.argv if word not in ("--debug", "--no-limits")]
     return _is_debugging
 
 
-def sentence(error: BaseException) -> str:
-    """Return the message of an exception on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+def sentence(error: BaseException | str) -> str:
+    """Return the message of an exception on one line, without characters that a terminal would obey."""
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 def show(error: BaseException, *, about: str = "") -> None:
@@ -46,7 +51,7 @@ def plain_warnings() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if is_main_process():
-            typer.echo(f"rankrise: warning: {' '.join(str(message).split())}", err=True)
+            typer.echo(f"rankrise: warning: {sentence(str(message))}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = say

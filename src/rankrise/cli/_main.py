@@ -10,7 +10,7 @@ import typer
 
 import rankrise
 from rankrise.cli import _diff, _env, _figure, _list, _lora, _report, _reproduce, _resize, _run, _stages
-from rankrise.cli._errors import plain_warnings, read_debug_flag, show
+from rankrise.cli._errors import plain_warnings, read_flags, show
 
 app = typer.Typer(
     name="rankrise",
@@ -47,13 +47,16 @@ def _options(
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    no_limits: Annotated[
+        bool, typer.Option("--no-limits", help="Read files of any size; only for files that you trust.")
+    ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
     """Run the command line; turn an exception into one sentence on stderr and exit code 1."""
-    debug = read_debug_flag()
+    debug = read_flags()
     try:
         with plain_warnings():
             app()

@@ -1,13 +1,16 @@
 """`rankrise stages`: Algorithm 1, and the flow at chosen α against it, from the shell."""
 
 import csv
+import io
 import json
 import math
+import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rankrise.theory import DiagonalNetwork, Stages, StageTimes
+
+_SINGLE = b"\x93NUMPY"  # with this begins an .npy
+_HEAD_BYTES = 2**16
 
 Rows = list[dict[str, object]]
 Label = Callable[[int], str]
@@ -129,10 +135,10 @@ def _network(
     path: Path | None, *, dim: int, tokens: int, samples: int, seed: int
 ) -> "tuple[DiagonalNetwork, str, Label]":
     """Return the network, its name for the reader, and names for its coordinates."""
-    import numpy as np
     import torch
 
     from rankrise import theory
+    from rankrise.store import show
 
     if path is None:
         task = theory.teacher_task(samples=samples, tokens=tokens, dim=dim, seed=seed)
@@ -145,11 +151,15 @@ def _network(
         )
     try:
         with path.open("rb") as file:
-            arrays = np.load(file, allow_pickle=False)
-            x, y = (torch.as_tensor(_real(arrays, name)) for name in ("x", "y"))
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+            if file.read(len(_SINGLE)) == _SINGLE:
+                raise TypeError("it holds a single array")
+        with zipfile.ZipFile(path) as archive:
+            size = path.stat().st_size
+            members = [_member(archive, name, size) for name in ("x", "y")]
+            x, y = (torch.as_tensor(_real(archive, name)) for name in members)
+    except (OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"`--input` must be an .npz with numeric arrays x and y; {path.name}: {error}. "
+            f"`--input` must be an .npz with numeric arrays x and y; {show(path.name)}: {error}. "
             "Write one with numpy.savez(path, x=x, y=y)."
         ) from error
     if x.dim() == 2:
@@ -157,15 +167,36 @@ def _network(
     return theory.attention_head(x, y), f"attention head, {path.name}", _circuit_label(x.shape[-1])
 
 
-def _real(arrays: object, name: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+def _member(archive: zipfile.ZipFile, name: str, num_file_bytes: int) -> str:
+    """Return the name of a member of an .npz, once its header says that its numbers are few enough.
+
+    An array is read as float64, whatever it is stored as, so that 8 bytes count for each number. A large file may hold
+    large arrays; a small one must not unpack to much.
+    """
     import numpy as np
 
-    if not isinstance(arrays, np.lib.npyio.NpzFile):
-        raise TypeError("it holds a single array")
-    array = arrays[name]
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} holds {array.dtype}, not real numbers")
-    return np.asarray(array, dtype=np.float64)
+    from rankrise.store import MOST_BYTES
+
+    member = f"{name}.npy"
+    if member not in archive.namelist():
+        raise KeyError(f"it holds no array {name}")
+    with archive.open(member) as file:
+        head = io.BytesIO(file.read(_HEAD_BYTES))  # a header may claim gigabytes, which numpy would read first
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, _, dtype = read_header[np.lib.format.read_magic(head)](head)
+    if dtype.kind not in "fiub":
+        raise TypeError(f"{name} holds {dtype}, not real numbers")
+    num_bytes, most = 8 * math.prod(shape), max(MOST_BYTES.value(), 8 * num_file_bytes)
+    if num_bytes > most:
+        raise ValueError(f"{name} unpacks to {num_bytes} bytes, more than {most}. {MOST_BYTES.remedy}")
+    return member
+
+
+def _real(archive: zipfile.ZipFile, member: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+    import numpy as np
+
+    with archive.open(member) as file:
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False), dtype=np.float64)
 
 
 def _circuit_label(dim: int) -> Label:
@@ -267,15 +298,26 @@ def _json(record: Mapping[str, object]) -> str:
 
 
 def _write(out: Path, record: Mapping[str, object]) -> None:
-    from rankrise.store import environment
+    from rankrise.store import environment, replacing
 
-    full = {**record, "command": " ".join(["rankrise", *sys.argv[1:]]), "environment": environment()}
-    (out / "stages.json").write_text(_json(full) + "\n")
+    full = {**record, "command": _command(sys.argv[1:]), "environment": environment()}
+    with replacing(out / "stages.json", "report") as temporary:
+        temporary.write_text(_json(full) + "\n")
     for name, key in (("stages.csv", "stages"), ("times.csv", "times")):
         rows = record[key]
         assert isinstance(rows, list)
         if rows:
-            with (out / name).open("w", newline="") as file:
+            with replacing(out / name, "report") as temporary, temporary.open("w", newline="") as file:
                 writer = csv.DictWriter(file, fieldnames=list(rows[0]))
                 writer.writeheader()
                 writer.writerows(rows)
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return the command line with the last part of each path, because the file is meant to be published.
+
+    >>> _command(["stages", "--input", "/home/me/data.npz", "--out=/tmp/b/", "--alpha", "1e-32"])
+    'rankrise stages --input data.npz --out=b --alpha 1e-32'
+    """
+    parts = [re.fullmatch(r"(--[\w-]+=)?(.*)", word, re.DOTALL) for word in words]
+    return " ".join(["rankrise", *(f"{part[1] or ''}{PurePath(part[2]).name}" for part in parts if part)])

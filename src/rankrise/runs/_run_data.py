@@ -4,6 +4,7 @@ The reader does not know who wrote the run: a tracker in someone's own training 
 theory. Every array that it returns is checked, so that a caller never computes with a table that has holes.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ Gaps = Literal["none", "tail", "heads"]
 Gaps.__doc__ = (
     "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
 )
+_MOST_ENTRIES = 16_000_000  # of an array with gaps: of the theory's perturbations each has steps of its own
 _MAY_BE_INFINITE = {"gap"}  # the gap of a stage is infinite if the winning coordinate has no rival
 
 
@@ -78,8 +80,15 @@ class RunData:
 
     @property
     def seed(self) -> int:
-        """The seed of everything random in the run; 0 if the spec has none."""
-        return int(self.spec.get("seed", 0))
+        """The seed of everything random in the run; 0 if the spec has none.
+
+        Raises:
+            NotMeasurable: The seed is no whole number.
+        """
+        seed = self.spec.get("seed", 0)
+        if type(seed) is not int:
+            raise NotMeasurable(f"{self.source} has a seed that is no whole number in its spec.")
+        return seed
 
     @property
     def source(self) -> str:
@@ -159,11 +168,17 @@ class RunData:
 
     def activation_times(self) -> Array:
         """The time at which each coordinate of q became active, (2d,); inf for a coordinate that never did."""
-        d = int(self.part("task")["dim"])
-        times = np.full(2 * d, np.inf)
-        for offset, circuit in ((0, "kq"), (d, "vo")):
+        d = self.part("task").get("dim")
+        width = self.path("product", "kq").values.shape[-1]
+        if d != width:
+            raise NotMeasurable(f"{self.source} has {width} products of kq and a spec of {d}: run it again.")
+        times = np.full(2 * width, np.inf)
+        for offset, circuit in ((0, "kq"), (width, "vo")):
             part = self._rows("activation_time", circuit)
-            times[offset + part["index"].to_numpy()] = part["value"].to_numpy()
+            index = part["index"].to_numpy()
+            if len(index) and not 0 <= index.min() <= index.max() < width:
+                raise NotMeasurable(f"{self.source} has activation times of coordinates it has not: run it again.")
+            times[offset + index] = part["value"].to_numpy()
         return times
 
     def initial_spectrum(self, circuit: str) -> Array:
@@ -199,15 +214,18 @@ class RunData:
         """Steps (S,) and values (S, layers, heads, index) of rows of one quantity and circuit, checked."""
         columns = [part[name].to_numpy() for name in ("step", "layer", "head", "index")]
         found = [np.unique(column, return_inverse=True) for column in columns]
-        values: Array = np.full([len(names) for names, _ in found], np.nan)
+        shape = [len(names) for names, _ in found]
+        if math.prod(shape) > max(_MOST_ENTRIES, 4 * part.num_rows):  # checked before anything of this size is made
+            raise NotMeasurable(f"{self.source} has not recorded {what} at every step: run it again.")
+        values: Array = np.full(shape, np.nan)
         values[tuple(place for _, place in found)] = part["value"].to_numpy()
         there = np.isfinite(values)
         if there.sum() < part.num_rows:
             raise NotMeasurable(f"{self.source} has {what} twice at a step: run it again.")
         model = self.spec.get("model")
         for (names, _), word in zip(found[1:3], ("layer", "head"), strict=True):
-            wanted = (model.get(f"num_{word}s") if isinstance(model, Mapping) else None) or names.max() + 1
-            if not np.array_equal(names, np.arange(wanted)):
+            wanted = (model.get(f"num_{word}s") if isinstance(model, Mapping) else None) or int(names[-1]) + 1
+            if type(wanted) is not int or wanted != len(names) or names[0] != 0 or names[-1] != wanted - 1:
                 raise NotMeasurable(f"{self.source} has {what} of {len(names)} of {wanted} {word}s: run it again.")
         if not _is_whole(there, gaps):
             raise NotMeasurable(f"{self.source} has not recorded {what} at every step: run it again.")

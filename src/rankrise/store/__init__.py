@@ -16,6 +16,10 @@ from rankrise.store._checkpoints import prune_checkpoints as prune_checkpoints
 from rankrise.store._checkpoints import save_checkpoint as save_checkpoint
 from rankrise.store._environment import environment as environment
 from rankrise.store._failpoints import failpoint as failpoint
+from rankrise.store._limits import MOST_BYTES as MOST_BYTES
+from rankrise.store._limits import MOST_NUMBERS as MOST_NUMBERS
+from rankrise.store._limits import NO_LIMITS as NO_LIMITS
+from rankrise.store._limits import Limit as Limit
 from rankrise.store._lock import RunBusyError as RunBusyError
 from rankrise.store._lock import is_locked as is_locked
 from rankrise.store._reading import copy_thin as copy_thin
@@ -27,6 +31,7 @@ from rankrise.store._reading import load_run as load_run
 from rankrise.store._reading import load_spec as load_spec
 from rankrise.store._reading import verify_run as verify_run
 from rankrise.store._schema import Manifest as Manifest
+from rankrise.store._schema import read_json as read_json
 from rankrise.store._schema import read_manifest as read_manifest
 from rankrise.store._table import rows as rows
 from rankrise.store._table import scalar_rows as scalar_rows

@@ -27,7 +27,7 @@ def load_run(path: str | os.PathLike[str], *, most_rows: int | None = None) -> "
     Args:
         path: The run directory.
         most_rows: Refuse a table with more rows before it fills the memory. The default is `RANKRISE_MOST_ROWS`, or 20
-            million.
+            million, and fewer for a sealed file that is small.
 
     Returns:
         A `pyarrow.Table` in the order of recording. Where a column does not apply it is -1 or empty, never null:

@@ -12,8 +12,9 @@
 There are no nulls, so that columns go to numpy as they are.
 
 A finished table is a Parquet file. A few megabytes of Parquet can unpack to gigabytes, so the file is measured before
-anything is unpacked: at most 20 million rows unless the caller or `RANKRISE_MOST_ROWS` says otherwise. A tracked run of
-a week has one to ten million rows, and 20 million take about a gigabyte of memory.
+anything is unpacked: at most 20 million rows, and at most half a million plus one for every two bytes of the file,
+unless the caller or `RANKRISE_MOST_ROWS` says otherwise. A tracked run of a week has one to ten million rows, and a row
+takes two bytes or more because its value hardly compresses; 20 million rows take about a gigabyte of memory.
 """
 
 import functools
@@ -21,6 +22,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from rankrise.store._atomic import replacing_in
+from rankrise.store._limits import MOST_ROWS
 from rankrise.store._untrusted import UntrustedFolder, UntrustedInputError, show
 
 if TYPE_CHECKING:
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from numpy.typing import ArrayLike
 
-VARIABLE = "RANKRISE_MOST_ROWS"
-_MOST_ROWS = 20_000_000
 _BYTES_PER_ROW = 64  # a table may unpack to this many bytes for each allowed row
+_ROWS_OF_ANY_FILE = 500_000
+_BYTES_OF_A_ROW = 2
 COLUMNS = ("step", "layer", "head", "circuit", "quantity", "index", "value")
 
 
@@ -124,12 +126,7 @@ def row_limit(most_rows: int | None = None) -> int:
     >>> row_limit(5)
     5
     """
-    if most_rows is not None:
-        return most_rows
-    text = os.environ.get(VARIABLE, str(_MOST_ROWS))
-    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
-        raise ValueError(f"{VARIABLE} must be a number of rows; got {text!a}.")
-    return int(text)
+    return MOST_ROWS.value() if most_rows is None else most_rows
 
 
 def write_parquet(folder: UntrustedFolder, name: str, table: "pa.Table", label: str, **options: Any) -> None:
@@ -140,8 +137,13 @@ def write_parquet(folder: UntrustedFolder, name: str, table: "pa.Table", label: 
         pq.write_table(table, temporary.file, compression="zstd", write_page_checksum=True, **options)
 
 
-def read_parquet(folder: UntrustedFolder, name: str, *, most_rows: int) -> "pa.Table":
+def read_parquet(folder: UntrustedFolder, name: str, *, most_rows: int | None) -> "pa.Table":
     """Read the table of a finished run.
+
+    Args:
+        folder: The run.
+        name: The file.
+        most_rows: Refuse a table with more rows; None for the limit that the size of the file gives.
 
     Raises:
         UntrustedInputError: The file is no table of a run, or would unpack to more than `most_rows` allow.
@@ -151,6 +153,10 @@ def read_parquet(folder: UntrustedFolder, name: str, *, most_rows: int) -> "pa.T
 
     names = ["circuit", "quantity"]
     with folder.open(name) as file:
+        if most_rows is None and not MOST_ROWS.is_set():
+            backed = os.fstat(file.fileno()).st_size // _BYTES_OF_A_ROW
+            most_rows = min(row_limit(), _ROWS_OF_ANY_FILE + backed)
+        most_rows = row_limit(most_rows)
         try:
             metadata = pq.read_metadata(file)
             problem = _size_problem(metadata, most_rows)
@@ -164,6 +170,8 @@ def read_parquet(folder: UntrustedFolder, name: str, *, most_rows: int) -> "pa.T
                 if sum(_num_name_bytes(table[column]) for column in names) > _BYTES_PER_ROW * most_rows:
                     problem = f"its names unpack to more than {_BYTES_PER_ROW * most_rows} bytes"
                 else:
+                    problem = _number_problem(table)
+                if not problem:
                     return table.cast(schema())
         except (pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
             problem = show(str(error).partition("\n")[0].rstrip("."))
@@ -177,10 +185,22 @@ def _size_problem(metadata: "pq.FileMetaData", most_rows: int) -> str:
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     num_rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
     if num_rows > most_rows:
-        return f"it has {num_rows} rows, more than {most_rows}: set {VARIABLE} to read it"
+        return f"it has {num_rows} rows, more than {most_rows}: set {MOST_ROWS.variable} to read it"
     num_bytes = sum(group.column(i).total_uncompressed_size for group in groups for i in range(group.num_columns))
     if num_bytes > _BYTES_PER_ROW * most_rows:
-        return f"it unpacks to {num_bytes} bytes, more than {_BYTES_PER_ROW * most_rows}: set {VARIABLE} to read it"
+        most = _BYTES_PER_ROW * most_rows
+        return f"it unpacks to {num_bytes} bytes, more than {most}: set {MOST_ROWS.variable} to read it"
+    return ""
+
+
+def _number_problem(table: "pa.Table") -> str:
+    """Return which column counts something and has a number below those that are written; empty if none has."""
+    import pyarrow.compute as pc
+
+    for name in ("step", "layer", "head", "index"):
+        least = pc.min(table[name]).as_py()
+        if least is not None and least < -1:
+            return f"its column {name} holds {least}"
     return ""
 
 

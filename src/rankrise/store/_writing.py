@@ -224,7 +224,7 @@ def resume_run(folder: Path, *, step: int) -> Run:
 def read_sealed(folder: UntrustedFolder, manifest: _schema.Manifest, most_rows: int | None = None) -> "pa.Table":
     """Read the table of a finished run, checked against the manifest."""
     _schema.verify(folder, manifest, [PARQUET])
-    return read_parquet(folder, PARQUET, most_rows=row_limit(most_rows))
+    return read_parquet(folder, PARQUET, most_rows=most_rows)
 
 
 def verify_directions(folder: UntrustedFolder, manifest: _schema.Manifest) -> None:

@@ -203,7 +203,8 @@ def new_folder(out: Path, num_bytes: int) -> Iterator[Path]:
     failpoint("adapter.begin")
     out.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(out)
-    if shutil.disk_usage(out.parent).free < _ROOM * num_bytes:
+    usage = shutil.disk_usage(out.parent)
+    if usage.total and usage.free < _ROOM * num_bytes:  # a place that is no disk, such as /proc, has no size at all
         raise _full(errno.ENOSPC, out, num_bytes)
     temporary = out.parent / f".tmp-{out.name}-{os.getpid()}"
     try:

@@ -93,6 +93,24 @@ class DataConfig:
         if self.path is not None:
             _check_path(self.path)
 
+    @property
+    def num_made(self) -> int:
+        """Numbers in data that is made on the spot; 0 for data from files.
+
+        >>> DataConfig("synthetic_text", num_train=10, num_test=2, context=8, num_classes=3).num_made
+        105
+        """
+        if self.name == "teacher":
+            samples = self.samples or 1000
+            return 2 * (samples + (self.num_test or samples)) * (self.tokens or 10) * (self.dim or 50)
+        if self.name == "synthetic_images":
+            size, classes = self.image_size or 32, self.num_classes or 10
+            return 3 * size**2 * ((self.num_train or 2000) + (self.num_test or 400) + classes)
+        if self.name == "synthetic_text":
+            blocks = (self.num_train or 512) + (self.num_test or 64)
+            return blocks * (self.context or 64) + (self.num_classes or 64) ** 2
+        return 0
+
     def _check_types(self) -> None:
         if not isinstance(self.augment, tuple):
             raise ValueError(f"`augment` must be a tuple of names such as ('flip', 'crop'); got {self.augment!r}.")
@@ -124,7 +142,7 @@ _COUNTS = {
 
 def _check_path(path: object) -> None:
     """Refuse a path that leads out of the data folder: a spec may come from anyone and must not read elsewhere."""
-    fine = isinstance(path, str) and path != "" and "\0" not in path and "\\" not in path
+    fine = isinstance(path, str) and path != "" and path.isprintable() and "\\" not in path
     if fine:
         parts = PurePosixPath(str(path))
         fine = not parts.is_absolute() and not PureWindowsPath(str(path)).drive and ".." not in parts.parts

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rankrise.lab.experiments._plan import plan_reproduction
 from rankrise.lab.experiments._registry import experiments, scale_one
-from rankrise.lab.experiments._spec import SCALES, to_json
-from rankrise.store import has_run
+from rankrise.lab.experiments._spec import SCALES, read_spec, to_json
+from rankrise.store import has_run, show
 
 if TYPE_CHECKING:
     from rankrise.runs import RunData
@@ -42,7 +42,7 @@ def runs_by_experiment(folder: str | os.PathLike[str], *, scale: str | None = No
                 _warn(planned.problem)
         return plan.finished()
     found: dict[str, list[Path]] = {}
-    for place in sorted(path for path in Path(folder).glob("*") if path.is_dir()):
+    for place in sorted(path for path in Path(folder).glob("*") if path.is_dir() and path.name.isprintable()):
         groups = group_runs([run for path in sorted(place.iterdir()) if (run := _whole(path)) is not None])
         if groups:
             found[place.name] = [run.folder for run in max(groups, key=lambda group: _rank(place.name, group))]
@@ -73,13 +73,22 @@ def _whole(path: Path) -> "RunData | None":
 
     if not has_run(path):
         return None
+    if not path.name.isprintable():
+        _warn(f"{show(path)} must have a name that can be printed")
+        return None
     found = check_run(path)
     if found.state == "damaged":
         _warn(found.problem)
     elif found.state == "finished" and not found.data.spec:
-        _warn(f"{path} must be the run of an experiment; its spec.json names none")
+        _warn(f"{show(path)} must be the run of an experiment; its spec.json names none")
     elif found.state == "finished":
-        return found.data
+        try:
+            read_spec(path)
+            found.data.table  # noqa: B018 a table that cannot be read is found here, and not while a figure is drawn
+        except (OSError, ValueError) as error:
+            _warn(str(error))
+        else:
+            return found.data
     return None
 
 

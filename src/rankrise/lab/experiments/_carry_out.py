@@ -19,7 +19,7 @@ from rankrise.lab.experiments._execute import execute_run
 from rankrise.lab.experiments._plan import PlannedRun, look_again
 from rankrise.lab.experiments._spec import spec_hash
 from rankrise.lab.experiments.kinds import Spec, kind_of
-from rankrise.store import RunBusyError, has_run, is_locked, is_sealed, replacing
+from rankrise.store import RunBusyError, UntrustedFolder, has_run, is_locked, is_sealed, read_json, replacing
 
 if TYPE_CHECKING:
     from rankrise.lab.training import Progress, Report
@@ -218,7 +218,8 @@ def guess_seconds(spec: Spec, *, on_gpu: bool) -> float:
 def read_durations(out: Path) -> dict[str, float]:
     """What runs took here before; empty when nothing is known, or when the file is not readable."""
     try:
-        record = json.loads((out / DURATIONS).read_text(encoding="utf-8"))
+        with UntrustedFolder(out) as folder:
+            record = read_json(folder, DURATIONS)
         return {str(key): float(value) for key, value in record.items() if 0 < float(value) < math.inf}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from rankrise.lab.experiments._codec import choices, decode, encode
 from rankrise.lab.experiments.kinds import Part, Spec, kind_named, kind_of
+from rankrise.store import MOST_NUMBERS, UntrustedFolder, show
 
 SCHEMA_VERSION = 1
 Scale: TypeAlias = Literal["smoke", "small", "paper"]
@@ -61,6 +62,12 @@ def from_json(record: object) -> Spec:
     fields = {name: value for name, value in top.items() if name not in ("schema_version", "kind")}
     read = {name: partial(_decode_part, part=part, where=name) for name, part in kind.parts.items()}
     found: Spec = decode(kind.spec, fields, where="A spec", read=read)
+    num_numbers = kind.num_numbers(found)
+    if num_numbers > MOST_NUMBERS.value():
+        raise ValueError(
+            f"A spec must ask for at most {MOST_NUMBERS.value():.3g} numbers in memory; this one asks for "
+            f"{num_numbers:.3g}. {MOST_NUMBERS.remedy}."
+        )
     return found
 
 
@@ -205,13 +212,14 @@ def read_spec(path: str | os.PathLike[str]) -> NamedSpec:
         ValueError: The file is no spec; the message says why.
     """
     path = Path(path)
-    if path.is_dir():
+    is_folder = path.is_dir()
+    if is_folder:
         path = path / "spec.json"
     if not path.is_file():
         what = "is no plain file" if path.exists() else "is not there"
         raise FileNotFoundError(f"A spec must be a file of JSON; {path} {what}. `rankrise run NAME` makes one.")
     try:
-        record = _parse(path)
+        record = _parse(_read_inside(path) if is_folder else _read(path))
         name = as_name(path.stem)
         if isinstance(record, dict) and ("config" in record or record.get("kind") == "tracker"):
             record = record.get("config")  # the file of a run, which holds what was asked for inside
@@ -220,15 +228,28 @@ def read_spec(path: str | os.PathLike[str]) -> NamedSpec:
             check_name(name)
         return NamedSpec(name, from_json(record))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{show(path)}: {error}") from error
 
 
-def _parse(path: Path) -> Any:
-    """Strict JSON of a sensible size: no key twice, no NaN."""
-    if path.stat().st_size > _MAX_BYTES:
+def _read_inside(path: Path) -> bytes:
+    """Read a file of a folder that may come from somebody else: no link of the folder is followed."""
+    with UntrustedFolder(path.parent) as folder:
+        return folder.read(path.name, most_bytes=_MAX_BYTES)
+
+
+def _read(path: Path) -> bytes:
+    """Read a file that the user names."""
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
         raise ValueError(f"a spec must have at most {_MAX_BYTES} bytes; this file has more. Is it a spec?")
+    return content
+
+
+def _parse(content: bytes) -> Any:
+    """Strict JSON of a sensible size: no key twice, no NaN."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("a spec must not be nested as deeply as this file. Is it a spec?") from None
     except UnicodeDecodeError as error:

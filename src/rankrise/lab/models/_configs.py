@@ -53,6 +53,10 @@ class ModelConfig(Protocol):
             tokens: Number of tokens of a sample, for a network that takes any number.
         """
 
+    @property
+    def num_weights(self) -> int:
+        """Return the number of weights, but for norms and biases."""
+
     def module(self) -> "nn.Module":
         """Build the network, with weights drawn from PyTorch's global random state."""
 
@@ -119,6 +123,12 @@ class ViTConfig:
         """Count the blocks; the number of tokens follows from the size of the image."""
         return 6.0 * _block_weights(self) * self.num_tokens
 
+    @property
+    def num_weights(self) -> int:
+        """Return the number of weights in the blocks, of the patches, the positions and the classifier."""
+        outside = self.num_channels * self.patch_size**2 + self.num_tokens + self.num_classes
+        return _block_weights(self) + self.width * outside
+
     def module(self) -> "nn.Module":
         """Build a `ViT`."""
         from rankrise.lab.models._transformers import ViT
@@ -173,6 +183,11 @@ class GPTConfig:
         """Count the blocks and the output layer, at full context."""
         return 6.0 * (_block_weights(self) + self.vocab_size * self.width) * self.context
 
+    @property
+    def num_weights(self) -> int:
+        """Return the number of weights in the blocks, of the tokens and the positions."""
+        return _block_weights(self) + self.width * (self.vocab_size + self.context)
+
     def module(self) -> "nn.Module":
         """Build a `GPT`."""
         from rankrise.lab.models._transformers import GPT
@@ -205,6 +220,11 @@ class ToyHeadConfig:
     def flops(self, *, tokens: int | None = None) -> float:
         """Count the four matrices; a sample has 10 tokens by default."""
         return 24.0 * self.dim**2 * (tokens or 10)
+
+    @property
+    def num_weights(self) -> int:
+        """Return the number of weights in the four matrices."""
+        return 4 * self.dim * self.head_dim
 
     def module(self) -> "nn.Module":
         """Build a `ToyHead`."""

@@ -137,5 +137,6 @@ def write_demo(path: str | os.PathLike[str], data: Mapping[str, Any]) -> Path:
     page = render(
         _ASSETS / "demo.html", styles=(asset("page.css"), style), scripts=(asset("chart.js") + script,), data=data
     )
-    target.write_text(page, encoding="utf-8")
+    with replacing(target, "report") as temporary:
+        temporary.write_text(page, encoding="utf-8")
     return target

@@ -1,6 +1,5 @@
 """What a report says about runs, claims and environments, as rows of text."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from rankrise.lab.claims import Verdict
 from rankrise.lab.experiments import experiments, family_members, summarise_run
 from rankrise.lab.figures import describe_run
 from rankrise.runs import RunData
-from rankrise.store import load_spec
+from rankrise.store import UntrustedFolder, load_spec, read_json
 
 SIGNS = {"holds": "✓", "fails": "✗", "not tested": "–"}
 _SHOWN = {
@@ -126,7 +125,8 @@ def _merged(records: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 def _environment(folder: Path) -> Mapping[str, object]:
     try:
-        record = json.loads((folder / "env.json").read_text(encoding="utf-8"))
+        with UntrustedFolder(folder) as inner:
+            record = read_json(inner, "env.json")
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

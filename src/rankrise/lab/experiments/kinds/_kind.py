@@ -122,6 +122,10 @@ class Kind(Generic[S]):
         """
         raise NotImplementedError
 
+    def num_numbers(self, spec: S) -> int:
+        """How many numbers a run holds in memory, roughly; a spec from somebody else may ask for any amount."""
+        raise NotImplementedError
+
     def guess_seconds(self, spec: S, *, on_gpu: bool) -> float:
         """How long a whole run takes, from its size alone; right within a factor of three or so."""
         raise NotImplementedError

@@ -158,6 +158,12 @@ class TheoryKind(Kind[T]):
         message = "" if recording.status in usual else recording.status.remedy
         return Outcome("diverged" if recording.status is Status.DIVERGED else "finished", message)
 
+    def num_numbers(self, spec: T) -> int:
+        """Inputs, targets and the four matrices of a head, and the products at the points that are saved."""
+        width = getattr(spec, "head_dim", None) or spec.task.dim
+        points = getattr(spec, "num_points", 1) * getattr(spec, "trials", 1)
+        return 2 * toy_size(spec.task) + 4 * spec.task.dim * width + 2 * spec.task.dim * points
+
     def guess_seconds(self, spec: T, *, on_gpu: bool) -> float:
         """What a gradient flow of the toy takes."""
         return 1 + 6e-5 * toy_size(spec.task)

@@ -111,6 +111,10 @@ class TrainingKind(Kind[TrainingSpec]):
         )
         return Outcome(result.status, result.message, result.signal)
 
+    def num_numbers(self, spec: TrainingSpec) -> int:
+        """Weights, and data that is made on the spot; data from files is checked when it is read."""
+        return spec.model.num_weights + spec.data.num_made
+
     def guess_seconds(self, spec: TrainingSpec, *, on_gpu: bool) -> float:
         """Steps times what a step takes: its FLOP at a usual speed, and a share that does not depend on the size."""
         rate, per_step, start = _GPU if on_gpu else _CPU
