@@ -348,3 +348,12 @@ def test_a_change_beyond_float32_is_not_called_infinite(tmp_path):
     pair = files(tmp_path, {"a.weight": torch.full((8, 8), -3e38)}, {"a.weight": torch.full((8, 8), 3e38)})
     with pytest.raises(ValueError, match=r"'a\.weight' holds NaN or infinity, or changed by more than 3e38\. `rank"):
         extract_lora(*pair)
+
+
+def test_a_place_that_is_no_disk_is_not_called_full(tmp_path):
+    base, tuned = tmp_path / "base.safetensors", tmp_path / "tuned.safetensors"
+    for path, size in ((base, 1.0), (tuned, 2.0)):
+        save_file({"h.0.weight": size * torch.eye(4)}, path)
+    with pytest.raises((OSError, ValueError), match="/proc") as caught:
+        extract_lora(base, tuned, out="/proc/x", rank=1)
+    assert "space" not in str(caught.value)

@@ -163,3 +163,30 @@ def test_nothing_to_learn(stages, tmp_path):
     done = stages("--input", str(tmp_path / "data.npz"))
     assert done.returncode == 0
     assert "No stages." in done.stdout
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused(stages, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKRISE_NO_LIMITS", "1")  # so that what the flag sets is taken back after the test
+    monkeypatch.delenv("RANKRISE_NO_LIMITS")
+    zeros = np.zeros((60_000, 10, 10), np.uint8)  # 6 MB, and 48 MB as numbers
+    np.savez_compressed(tmp_path / "data.npz", x=zeros, y=zeros)
+    assert (tmp_path / "data.npz").stat().st_size < 50_000
+    done = stages("--input", str(tmp_path / "data.npz"))
+    assert done.returncode == 1
+    assert "x unpacks to 48000000 bytes, more than 40000000. If you trust it, set RANKRISE_MOST_BYTES" in done.stderr
+    done = stages("--input", str(tmp_path / "data.npz"), "--no-limits")
+    assert done.returncode == 0
+    assert "No stages." in done.stdout
+
+
+def test_files_hold_no_paths_and_are_not_written_through_links(stages, tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.eye(3), y=np.ones(3))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "out" / "stages.json").symlink_to(tmp_path / "victim")
+    done = stages("--input", str(tmp_path / "data.npz"), f"--out={tmp_path / 'out'}")
+    assert done.returncode == 0
+    written = (tmp_path / "out" / "stages.json").read_text()
+    assert str(tmp_path) not in written
+    assert json.loads(written)["command"] == "rankrise stages --input data.npz --out=out"
+    assert (tmp_path / "victim").read_text() == "precious"

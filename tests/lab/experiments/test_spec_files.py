@@ -83,3 +83,35 @@ def test_no_file(tmp_path):
         read_spec(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"/dev/null is no plain file"):
         read_spec("/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("toy-stages", {"task": {"kind": "toy", "dim": 10**9}}),
+        ("toy-stages", {"task": {"kind": "toy", "samples": 10**9}}),
+        ("toy-flow-1e-1", {"num_points": 10**9}),
+        ("vit-digits", {"model": {"kind": "vit", "num_layers": 10**9}}),
+        ("vit-digits", {"model": {"kind": "gpt", "vocab_size": 10**9}}),
+        ("vit-digits", {"data": {"kind": "data", "name": "synthetic_images", "num_train": 10**9}}),
+        ("vit-digits", {"data": {"kind": "data", "name": "synthetic_text", "num_classes": 10**6}}),
+        ("vit-digits", {"data": {"kind": "data", "name": "teacher", "dim": 10**9}}),
+    ],
+)
+def test_a_spec_of_absurd_sizes_is_refused_unless_limits_are_lifted(tmp_path, monkeypatch, name, change):
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(to_json(experiments()[name].smoke) | change))
+    with pytest.raises(ValueError, match=r"must ask for at most 2\.5e\+08 numbers in memory; .* pass --no-limits"):
+        read_spec(path)
+    monkeypatch.setenv("RANKRISE_NO_LIMITS", "1")
+    read_spec(path)
+
+
+def test_a_spec_of_a_folder_is_not_read_through_a_link(tmp_path):
+    (tmp_path / "own.json").write_text(json.dumps(to_json(experiments()["toy-stages"].smoke)))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "spec.json").symlink_to(tmp_path / "own.json")
+    (tmp_path / "link.json").symlink_to(tmp_path / "own.json")
+    assert read_spec(tmp_path / "link.json").name == "link"  # the user names this file
+    with pytest.raises(ValueError, match="must be a regular file"):
+        read_spec(tmp_path / "run")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rankrise.checkpoints.files._folders import show
 
 _LONGEST_KEY = 1000  # a name has up to 500 characters, and each may be escaped
+_MOST_LENGTH = 500_000  # of all keys together; those of a thousand modules have fifty thousand characters
 _MOST_WORK = 1_000_000_000  # comparisons of a character; a thousand modules with a key each take forty million
 _TOKEN = re.compile(r"(?P<gap>\.\*)|(?P<or>\|)|(?P<place>[\^$])|(?P<one>\\[^\w\s]|\\[dw]|[\w.-])")
 _MEND = "Mend its config."
@@ -70,6 +71,8 @@ class PeftSettings:
             raise ValueError(
                 f"r and rank_pattern of an adapter must be whole numbers; got {show(self.values)}. {_MEND}"
             )
+        if sum(map(len, pattern or ())) > _MOST_LENGTH:
+            raise ValueError(f"{self._name} must have fewer keys; reading them takes too long. {_MEND}")
         self._keys = [(_alternatives(key, self._name), value) for key, value in (pattern or {}).items()]
         self._work = 0
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-_MOST_OPERATIONS = 3_000_000  # a tensor takes about 40
+_MOST_OPERATIONS = 2_000_000  # a tensor takes about 40
 _MOST_DIMENSIONS = 64
 _OPCODES = (  # those of protocol 2, which `torch.save` writes, without the ones that make objects of classes
     pickle.PROTO, pickle.STOP, pickle.MARK, pickle.GLOBAL, pickle.REDUCE, pickle.BUILD, pickle.BINPERSID,
