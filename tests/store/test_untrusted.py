@@ -383,3 +383,19 @@ def test_run_is_not_copied(tmp_path, duplicate):
     with pytest.raises(TypeError, match="must not be copied or pickled"):
         duplicate(run)
     run.close()
+
+
+def test_compressed_block_after_good_ones_is_said(tmp_path):
+    """The good blocks are kept, and nobody is left to think that they are all."""
+    folder = begin(tmp_path / "run")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema(), options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        head = sink.tell()
+        writer.write_batch(repeated(100_000).combine_chunks().to_batches()[0], custom_metadata={b"crc32": b"0"})
+        data = sink.tell()
+    with (folder / "metrics.arrows").open("ab") as file:
+        file.write(sink.getvalue().to_pybytes()[head:data])
+    with pytest.warns(UserWarning, match=rf"cut off or damaged: {data - head} bytes after step 1 could not be read"):
+        assert load_run(folder).num_rows == 1
+    with pytest.warns(UserWarning, match="What was recorded in between is lost"):
+        resume_run(folder, step=5).close()
