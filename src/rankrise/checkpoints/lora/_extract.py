@@ -160,9 +160,11 @@ def extract_lora(
 
         def check(folder: Path) -> dict[str, Any]:
             nonlocal errors, logits
-            errors = verify_factors(folder, {n: (found[n].delta, found[n].module) for n in advice.ranks})
+            deltas = {n: (found[n].delta, found[n].module) for n in advice.ranks}
+            errors = verify_factors(folder, deltas, modules.values())
             if verify:
-                logits = compare_logits(Path(base), Path(tuned), folder, tokens)
+                carried = {n: found[n].module for n in advice.ranks}
+                logits = compare_logits(Path(base), Path(tuned), folder, carried, tokens)
             return {
                 "rule": advice.rule,
                 "error": _error(found, errors),
@@ -211,7 +213,13 @@ def preflight_lora(base: Checkpoint, tuned: Checkpoint) -> Preflight:
 
 def _adapter_module(found: Found, rank: int, dtype: torch.dtype) -> AdapterModule:
     return AdapterModule(
-        found.module.name, found.spectrum.shape, rank, dtype, lambda: found.factors(rank), found.module.is_transposed
+        found.module.name,
+        found.spectrum.shape,
+        rank,
+        dtype,
+        lambda: found.factors(rank),
+        found.module.is_transposed,
+        found.module.is_parameter,
     )
 
 

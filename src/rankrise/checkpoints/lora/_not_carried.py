@@ -63,6 +63,7 @@ def find_saved(
         same = _same(preflight, base, tuned, modules) - new
     chosen = _chosen(wanted, kinds, same)
     for name in chosen:
+        _check_no_expert(name, kinds)
         _check_unambiguous(name, kinds)
         _check_size(name, kinds)
     saved = {
@@ -98,7 +99,7 @@ def _chosen(wanted: Sequence[str], kinds: Mapping[str, set[str]], same: Containe
     possible = [name for name in kinds if name and not kinds[name] & set(_NEVER)]
     for word in wanted:
         if word == "all":
-            others = (name for name in possible if not kinds[name] & {"linear", "conv1d", "resized"})
+            others = (name for name in possible if not kinds[name] & {"linear", "conv1d", "resized", "expert"})
             chosen |= dict.fromkeys(name for name in others if name not in same)
             continue
         parents = {".".join(name.split(".")[:n]) for name in possible for n in range(1, name.count(".") + 2)}
@@ -121,6 +122,16 @@ def _check_unambiguous(name: str, modules: Mapping[str, set[str]]) -> None:
         raise ValueError(
             f"`save` must name modules that PEFT can tell apart; {show(name)!r} also ends "
             f"{show(other)!r}. Leave it out."
+        )
+
+
+def _check_no_expert(name: str, kinds: Mapping[str, set[str]]) -> None:
+    """PEFT finds no module of one expert: transformers fuses all experts of a layer into one tensor on loading."""
+    expert = next((m for m in kinds if "expert" in kinds[m] and f"{m}.".startswith(f"{name}.")), None)
+    if expert is not None:
+        raise ValueError(
+            f"`save` must name modules that the model has in memory; {show(expert)!r} is one of the experts that "
+            "transformers keeps in one tensor, so PEFT would ignore it. Leave it out, or keep the tuned model."
         )
 
 

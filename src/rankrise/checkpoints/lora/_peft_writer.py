@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,12 @@ class AdapterModule:
     dtype: torch.dtype
     factors: Callable[[], tuple[Tensor, Tensor]]  # A (r, in) and B (out, r), made when they are written
     is_transposed: bool = False  # the weight is stored (in, out)
+    is_parameter: bool = False  # PEFT is told the parameter (`target_parameters`) and not the module
+
+    @property
+    def target(self) -> str:
+        """What PEFT matches its patterns with: the module's name, or that of its parameter."""
+        return f"{self.name}.weight" if self.is_parameter else self.name
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """A and B as they are written.
@@ -81,7 +87,11 @@ class Adapter:
             "peft_type": "LORA",
             "task_type": self.task,
             "base_model_name_or_path": self.base,
-            **lora_arguments({module.name: module.rank for module in self.modules}, self.others),
+            **lora_arguments(
+                {module.target: module.rank for module in self.modules},
+                self.others,
+                [module.target for module in self.modules if module.is_parameter],
+            ),
             "fan_in_fan_out": 2 * transposed > len(self.modules),  # PEFT corrects it for modules of the other kind
             "bias": "none",
             "lora_dropout": 0.0,
@@ -140,33 +150,41 @@ def padded(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return torch.cat([a, a.new_zeros(more, a.shape[1])]), torch.cat([b, b.new_zeros(b.shape[0], more)], dim=1)
 
 
-def lora_arguments(ranks: Mapping[str, int], others: Sequence[str] = ()) -> dict[str, Any]:
+def lora_arguments(
+    ranks: Mapping[str, int], others: Sequence[str] = (), parameters: Collection[str] = ()
+) -> dict[str, Any]:
     """`r`, `lora_alpha`, `target_modules`, `rank_pattern`, `alpha_pattern` that give each module its rank at scale 1.
 
     PEFT takes a pattern for every module whose name ends in it after a dot, the first one that does, and a target
     likewise. So names are whole and escaped, the longest come first, and where a whole name ends another one the
-    targets become one expression that matches nothing else.
+    targets become one expression that matches nothing else. PEFT reads such an expression in its own way where
+    parameters are named, so longer names are then excluded one by one.
 
     Args:
-        ranks: Module name to rank.
+        ranks: Name of a module, or of a parameter, to its rank.
         others: Names of modules that must not be adapted, as far as they are known.
+        parameters: Which of `ranks` are parameters; PEFT takes these as `target_parameters`.
     """
     names = sorted(ranks, key=lambda name: (-len(name), name))
     most_common = max(set(ranks.values()), key=lambda r: (list(ranks.values()).count(r), r), default=8)
     pattern = {escaped(name): ranks[name] for name in names}
-    known = set(others) | set(names)
-    suffixes = {".".join(name.split(".")[n:]) for name in known for n in range(1, name.count(".") + 1)}
-    is_ambiguous = any(name in suffixes for name in names)
-    targets: str | list[str] = sorted(ranks)
-    if is_ambiguous:
-        targets = f"(?:{'|'.join(escaped(name) for name in targets)})"
-    return {
+    modules = sorted(set(ranks) - set(parameters))
+    longer = sorted(other for other in set(others) - set(ranks) if any(other.endswith(f".{name}") for name in modules))
+    is_ambiguous = bool(longer) or any(other.endswith(f".{name}") for other in modules for name in modules)
+    targets: str | list[str] = modules
+    if is_ambiguous and not parameters:
+        targets = f"(?:{'|'.join(escaped(name) for name in modules)})"
+    found = {
         "r": most_common,
         "lora_alpha": most_common,
         "target_modules": targets,
         "rank_pattern": pattern,
         "alpha_pattern": dict(pattern),
     }
+    if parameters:
+        found["target_parameters"] = sorted(parameters)
+        found |= {"exclude_modules": longer} if longer else {}
+    return found
 
 
 def escaped(name: str) -> str:

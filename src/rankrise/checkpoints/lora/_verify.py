@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from rankrise._extras import require
 from rankrise.checkpoints.delta import Delta
-from rankrise.checkpoints.files import PeftSettings, find_inside, open_safetensors
+from rankrise.checkpoints.files import find_inside, open_safetensors, show
+from rankrise.checkpoints.lora._peft_rules import Setting, read_config
 from rankrise.checkpoints.lora._peft_writer import CONFIG, MODEL, PREFIX
 from rankrise.checkpoints.match import Module
 
@@ -29,25 +31,29 @@ class LogitsCheck:
     relative_error: float  # ‖adapter − tuned‖ / ‖base − tuned‖
     agreement: float  # share of positions with the same largest output
     base_agreement: float  # the same of the base, to compare
+    weight_error: float = math.nan  # ‖(base + adapter) − tuned‖ / ‖tuned − base‖ over the parameters in memory
 
 
-def verify_factors(folder: Path, deltas: Mapping[str, tuple[Callable[[], Delta], Module]]) -> dict[str, float]:
+def verify_factors(
+    folder: Path, deltas: Mapping[str, tuple[Callable[[], Delta], Module]], modules: Iterable[Module]
+) -> dict[str, float]:
     """`‖Δ − (alpha / r) B A‖_F / ‖Δ‖_F` of every module, with A, B, alpha and r as PEFT will read them.
 
     Args:
         folder: The adapter.
         deltas: For each module how to read its change once more; one is held at a time.
+        modules: Every module of the base, adapted or not.
 
     Raises:
-        ValueError: A module is missing from the file, or has a rank or scale that was not meant.
+        ValueError: PEFT would adapt other modules, or give one another rank or scale, than was meant.
     """
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    ranks, alphas = PeftSettings(config, "rank"), PeftSettings(config, "alpha")
     file = open_safetensors(find_inside(folder, MODEL))
+    read = _as_peft_reads(config, deltas, list(modules))
     errors = {}
     for name, (delta, module) in deltas.items():
         a, b = (file.read(f"{PREFIX}{name}.lora_{letter}.weight").to(torch.float32) for letter in "AB")
-        rank, alpha = ranks.of(name), alphas.of(name)
+        rank, alpha = read[name].rank, read[name].alpha
         if rank != a.shape[0] or alpha != rank:
             raise ValueError(f"The adapter of {name!r} must have rank and alpha {a.shape[0]}; got {rank} and {alpha}.")
         left, right = (a.mT, b.mT) if module.is_transposed else (b, a)
@@ -59,6 +65,20 @@ def verify_factors(folder: Path, deltas: Mapping[str, tuple[Callable[[], Delta],
             begin += len(block)
         errors[name] = math.sqrt(rest / total)
     return errors
+
+
+def _as_peft_reads(config: Mapping[str, Any], meant: Iterable[str], modules: Sequence[Module]) -> dict[str, Setting]:
+    """The settings of the modules that PEFT adapts, which must be those that were meant."""
+    meant = set(meant)
+    known = dict.fromkeys([*(m.name for m in modules if m.parameter == "weight"), *meant])
+    read = read_config(config, known, has_experts=any(m.is_parameter for m in modules))
+    if wrong := sorted(read.keys() ^ meant):
+        what = "would be left out" if wrong[0] in meant else "would be adapted as well"
+        raise ValueError(
+            f"PEFT must adapt the modules whose change was found, and no others; {show(wrong[0])!r} {what}. "
+            "Its name cannot be told from another one: `--save` it whole, or rename the modules."
+        )
+    return read
 
 
 def require_transformers() -> None:
@@ -115,18 +135,25 @@ def check_verifiable(
         _check_tokens(tokens, config)
 
 
-def compare_logits(base: Path, tuned: Path, adapter: Path, tokens: Sequence[int] | None = None) -> LogitsCheck:
+def compare_logits(
+    base: Path, tuned: Path, adapter: Path, modules: Mapping[str, Module], tokens: Sequence[int] | None = None
+) -> LogitsCheck:
     """Outputs of base + adapter and of the tuned model in float32, on given or random input.
+
+    What PEFT made of the adapter is compared with the file first, weight by weight, so that a part which PEFT leaves
+    out or puts elsewhere is found whatever it does to the outputs.
 
     Args:
         base: A folder that transformers can load.
         tuned: Likewise; its config may be missing.
         adapter: What `extract_lora` wrote.
+        modules: The modules that the adapter changes, by name.
         tokens: One sequence of token ids; random ones if None. Images are random.
 
     Raises:
         ImportError: transformers or peft is not installed.
-        ValueError: The base has no config with an architecture that transformers knows; a token out of range.
+        ValueError: The base has no config with an architecture that transformers knows; a token out of range; PEFT
+            makes other weights of the adapter than the file says, or other outputs than these weights give.
     """
     require_transformers()
     import peft
@@ -134,10 +161,22 @@ def compare_logits(base: Path, tuned: Path, adapter: Path, tokens: Sequence[int]
     model = _load(base, base)
     inputs, words = _inputs(model, tokens)
     of_base = _outputs(model, inputs)
-    adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False).eval()
+    with warnings.catch_warnings():  # PEFT says that patterns of parameters match no module, and then uses them
+        warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys", category=RuntimeWarning)
+        adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False).eval()
     of_adapter = _outputs(adapted, inputs)
-    del model, adapted
-    of_tuned = _outputs(_load(tuned, base), inputs)
+    merged = adapted.merge_and_unload()
+    of_merged = _outputs(merged, inputs)
+    after = dict(merged.named_parameters())
+    del model, adapted, merged
+    before = dict(_load(base, base).named_parameters())
+    tuned_model = _load(tuned, base)
+    of_tuned = _outputs(tuned_model, inputs)
+    goal = dict(tuned_model.named_parameters())
+    _check_merged(after, before, goal, adapter, modules)
+    rest = sum(_squares(after[name].detach() - goal[name].detach()) for name in after.keys() & goal.keys())
+    total = sum(_squares(before[name].detach() - goal[name].detach()) for name in before.keys() & goal.keys())
+    _check_outputs(of_adapter, of_merged, of_base)
     scale = float((of_base - of_tuned).norm())
     best = of_tuned.argmax(-1)
     return LogitsCheck(
@@ -146,7 +185,62 @@ def compare_logits(base: Path, tuned: Path, adapter: Path, tokens: Sequence[int]
         relative_error=float((of_adapter - of_tuned).norm()) / scale if scale else 0.0,
         agreement=float((of_adapter.argmax(-1) == best).float().mean()),
         base_agreement=float((of_base.argmax(-1) == best).float().mean()),
+        weight_error=math.sqrt(rest / total) if total else 0.0,
     )
+
+
+_MOST_WEIGHT_ERROR = 1e-4  # of ‖BA‖, on top of what rounding of the sum to float32 explains
+_MOST_OUTPUT_ERROR = 1e-3  # of the outputs: sums in another order, over all layers
+
+
+def _check_merged(
+    after: Mapping[str, Tensor],
+    before: Mapping[str, Tensor],
+    goal: Mapping[str, Tensor],
+    adapter: Path,
+    modules: Mapping[str, Module],
+) -> None:
+    """Refuse an adapter of which PEFT makes other weights than `base + BA`, or than the tuned ones where it has these.
+
+    Args:
+        after: Parameters of base + adapter, as PEFT merges them.
+        before: Parameters of the base.
+        goal: Parameters of the tuned model.
+        adapter: The folder.
+        modules: The modules that have A and B, by name.
+    """
+    config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+    file = open_safetensors(find_inside(adapter, MODEL))
+    saved = tuple(f"{name}." for name in config.get("modules_to_save") or ())
+    if missing := sorted(name for name in modules if f"{name}.weight" not in after):
+        raise ValueError(f"PEFT must know the modules of the adapter; the model has no {show(missing[0])!r}.")
+    for name, weight in ((name, weight) for name, weight in after.items() if name in before):
+        module = name.removesuffix(".weight")
+        if is_saved := name.startswith(saved) and name in goal:
+            expected = goal[name]
+        elif module in modules and name != module:
+            a, b = (file.read(f"{PREFIX}{module}.lora_{letter}.weight").float() for letter in "AB")
+            expected = before[name] + ((b @ a).mT if modules[module].is_transposed else b @ a)
+        else:
+            expected = before[name]
+        change = float((expected - before[name]).detach().norm())
+        off = float((weight - expected).detach().norm())
+        if off > _MOST_WEIGHT_ERROR * change + 2 * torch.finfo(weight.dtype).eps * float(before[name].detach().norm()):
+            raise ValueError(
+                f"PEFT must make of the adapter what its files say; {show(name)!r} is off by {off:.3g}, where the "
+                f"adapter's change is {change:.3g}. {'Leave it out of' if is_saved else 'Add it to'} `save`, or report "
+                "the architecture."
+            )
+
+
+def _check_outputs(of_adapter: Tensor, of_merged: Tensor, of_base: Tensor) -> None:
+    """Refuse outputs that contradict the weights: the adapter beside its base against the adapter added to it."""
+    off = float((of_adapter - of_merged).norm())
+    if off > _MOST_OUTPUT_ERROR * max(float(of_base.norm()), float(of_merged.norm())):
+        raise ValueError(
+            f"The outputs of base + adapter must be those of the merged weights; they differ by {off:.3g} of "
+            f"{float(of_merged.norm()):.3g}. The adapter is not used as its file says: report the architecture."
+        )
 
 
 def _load(folder: Path, config_folder: Path) -> Any:

@@ -54,6 +54,7 @@ IN_MEMORY = {
         (r"attention\.output\.dense\b", "attention.o_proj"),
         (r"mlp\.dense([12])\b", r"mlp.fc\1"),
     ),
+    "Mixtral": ((r"\bblock_sparse_moe\.(?=gate\b)", "mlp."),),
     "GPT-NeoX": ((r"^embed_out\b", "lm_head"),),
     "LLaVA": (
         (r"^language_model\.lm_head\b", "lm_head"),

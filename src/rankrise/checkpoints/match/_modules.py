@@ -27,12 +27,17 @@ _RENAMED = {
     "swin": "Swin",
     "segformer": "SegFormer",
     "gpt_neox": "GPT-NeoX",
+    "mixtral": "Mixtral",
     **dict.fromkeys(("llava", "llava_next", "gemma3", "mistral3", "paligemma", "internvl"), "LLaVA"),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "Qwen2-VL"),
 }
 # Checkpoints of a whole model that were saved without the name of the body, which the model in memory has.
 _BODIES = {"gpt2": "transformer", "bloom": "transformer", "openai-gpt": "transformer", "bert": "bert"}
 _ROUTERS = ("gate", "router")
+# In a model with experts PEFT (0.19 to 0.21) takes every target of these names for a weight of the experts, also where
+# it is a dense layer or a shared expert: it then adapts the wrong modules. Such a module is named by its parameter.
+_NAMES_OF_EXPERTS = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
+_NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
 
 
@@ -44,6 +49,7 @@ class Module:
     name: str  # of the module, in memory
     parameter: str  # of the module: "weight"
     kind: str  # "linear", "conv1d", or what it is instead
+    is_parameter: bool = False  # PEFT must be told its parameter, because it takes the module's name for experts
 
     @property
     def is_adaptable(self) -> bool:
@@ -64,6 +70,7 @@ def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
     by_plain = {plain[name]: shape for name, shape in shapes.items()}
     stored = _orientations(by_plain, config)
     with_experts = {name.partition(".experts.")[0] for name in by_plain if ".experts." in name}
+    has_experts = bool(with_experts) or _states_experts(config) or _states_experts(config.get("text_config"))
     found = {}
     for name, shape in shapes.items():
         module, _, parameter = plain[name].rpartition(".")
@@ -72,7 +79,8 @@ def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
             kind = "conv1d"
         if kind == "linear" and _last(module) in _ROUTERS and module.rpartition(".")[0] in with_experts:
             kind = "router"  # no Linear in memory
-        found[name] = Module(name, in_memory(module, by_plain, config), parameter, kind)
+        is_parameter = kind == "linear" and has_experts and _last(module) in _NAMES_OF_EXPERTS
+        found[name] = Module(name, in_memory(module, by_plain, config), parameter, kind, is_parameter)
     return found
 
 
@@ -95,6 +103,10 @@ def in_memory(module: str, names: Mapping[str, Any], config: Mapping[str, Any]) 
     if body and architecture and is_whole and not any(name.startswith(f"{body}.") for name in names):
         module = module if module.startswith(_HEADS) else f"{body}.{module}"
     return module
+
+
+def _states_experts(config: object) -> bool:
+    return isinstance(config, Mapping) and any(config.get(key) for key in _NUM_EXPERTS)
 
 
 def _kind(module: str, parameter: str, shape: tuple[int, ...], *, has_bias: bool) -> str:
