@@ -13,7 +13,7 @@ from rankrise.checkpoints import decompose_delta, diff, extract_lora, resize_lor
 from rankrise.checkpoints.files._checkpoint import Checkpoint
 from rankrise.checkpoints.files._safetensors import TensorInfo, stream_tensors
 from rankrise.checkpoints.lora import _work as work_module
-from rankrise.checkpoints.lora._verify import check_verifiable
+from rankrise.checkpoints.lora._verify import _check_outputs, check_verifiable, compare_logits
 from rankrise.checkpoints.match._modules import find_modules
 
 
@@ -167,6 +167,31 @@ def test_a_verification_that_fails_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="no logits"):
         extract_lora(base, tuned, out=tmp_path / "a", rank=2, verify=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+@pytest.mark.filterwarnings("ignore:Found missing adapter keys", "ignore:The following (rank|alpha)_pattern")
+@pytest.mark.parametrize("change", [{"lora_alpha": 5, "alpha_pattern": {}}, {"target_modules": ["c_proj"]}])
+def test_an_adapter_that_peft_does_not_use_as_written_fails_verification(tmp_path, monkeypatch, change):
+    base, tuned, *_ = planted_pair(tmp_path, "gpt2")
+    before = sorted(p.name for p in tmp_path.iterdir())
+    check = compare_logits
+
+    def tampered(one, other, folder, *rest):
+        config = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps(config | change))
+        return check(one, other, folder, *rest)
+
+    monkeypatch.setattr("rankrise.checkpoints.lora._extract.compare_logits", tampered)
+    with pytest.raises(ValueError, match="PEFT must make of the adapter what its files say; 'transformer"):
+        extract_lora(base, tuned, out=tmp_path / "a", rank=2, verify=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_outputs_that_contradict_the_merged_weights_are_refused():
+    outputs = torch.ones(2, 3)
+    _check_outputs(outputs, outputs * (1 + 1e-5), outputs)
+    with pytest.raises(ValueError, match="outputs of base"):
+        _check_outputs(outputs, outputs * 1.01, outputs)
 
 
 def test_resize_refuses_a_config_before_it_writes(tmp_path):

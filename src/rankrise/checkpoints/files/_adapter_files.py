@@ -26,7 +26,6 @@ _REFUSED = (
     "trainable_token_indices",
     "layer_replication",
     "alora_invocation_tokens",
-    "target_parameters",
     "use_bdlora",
     "arrow_config",
     "kasa_config",
@@ -50,6 +49,7 @@ class LowRankDelta:
     rank: int
     kept: str = "peft"  # "peft": A (rank, in), B (out, rank); "mlx": their transposes
     transposed: bool = False  # the weight is stored (in, out): Conv1D and embeddings
+    by_parameter: bool = False  # the config names the weight (`target_parameters`) and not its module
 
     @property
     def is_linear(self) -> bool:
@@ -94,6 +94,7 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
             f"An adapter must leave its base alone; init_lora_weights is {show(start)!r}, for which PEFT changes "
             "the base on loading. Save it with `path_initial_model_for_weight_conversion`, or merge it."
         )
+    parameters = _parameters(config)
     ranks, alphas = PeftSettings(config, "rank"), PeftSettings(config, "alpha")
     pairs: dict[str, dict[str, str]] = {}
     for name in tensors:
@@ -109,9 +110,25 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
         _check_rank(ranks, module, rank)
         transposed = prefix == "lora_embedding_" or bool(config.get("fan_in_fan_out"))
         shape = (inputs, outputs) if transposed else (outputs, inputs)
-        scale = _peft_scale(config, alphas, module.removeprefix("base_model.model."), rank)
-        deltas[f"{module}.weight"] = LowRankDelta(f"{module}.weight", a, b, scale, shape, rank, "peft", transposed)
+        key = module.removeprefix("base_model.model.")
+        by_parameter = any(f".{key}.weight".endswith(f".{target}") for target in parameters)
+        scale = _peft_scale(config, alphas, f"{key}.weight" if by_parameter else key, rank)
+        weight = f"{module}.weight"
+        deltas[weight] = LowRankDelta(weight, a, b, scale, shape, rank, "peft", transposed, by_parameter)
     return deltas
+
+
+def _parameters(config: Mapping[str, Any]) -> list[str]:
+    """The weights that a config names as parameters, which must be those of linear modules and not of experts."""
+    given = config.get("target_parameters") or []
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"target_parameters of an adapter must be a list of names; got {show(given, 40)!r}. {_MEND}")
+    if other := next((name for name in given if not name.endswith(".weight")), None):
+        raise ValueError(
+            f"An adapter must be plain LoRA, scale·BA; its config has target_parameters with {show(other)!r}, which "
+            "holds several matrices. Merge it first."
+        )
+    return given
 
 
 def mlx_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> dict[str, LowRankDelta]:

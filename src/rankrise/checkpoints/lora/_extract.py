@@ -145,6 +145,7 @@ def extract_lora(
     found, others, unchanged = work.decompose_all(set(saved_modules))
     advice = work.advise(found)
     rest = sum(item.squared for item in others if not item.is_saved)
+    whole_saved = sum(item.squared for item in others if item.is_saved)
     changed = sum(f.decomposition.squared_norm for f in found.values()) + sum(item.squared for item in others)
     left_out = find_left_out(others, changed, preflight, after, {tensor for _, tensor in saved.values()})
     errors = {m.name: m.error for m in advice.modules if m.rank}
@@ -168,7 +169,7 @@ def extract_lora(
             return {
                 "rule": advice.rule,
                 "error": _error(found, errors),
-                "total_error": _error(found, errors, rest),
+                "total_error": _error(found, errors, rest, whole_saved),
                 "errors": errors,
                 "not_carried": [item.name for item in left_out],
                 "logits": None if logits is None else asdict(logits),
@@ -183,7 +184,7 @@ def extract_lora(
         advice=advice,
         errors=errors,
         error=_error(found, errors),
-        total_error=_error(found, errors, rest),
+        total_error=_error(found, errors, rest, whole_saved),
         not_carried=left_out,
         unchanged=tuple(unchanged),
         saved=saved_modules,
@@ -232,10 +233,13 @@ def _whole(checkpoint: Checkpoint, tensor: str) -> WholeTensor:
     return WholeTensor(first.dtype, shape, lambda: checkpoint.read_weight(tensor))
 
 
-def _error(found: dict[str, Found], errors: dict[str, float], rest: float = 0.0) -> float:
-    """Over all modules that changed, and `rest`, which is lost whole, as is a module of rank 0."""
+def _error(found: dict[str, Found], errors: dict[str, float], rest: float = 0.0, saved: float = 0.0) -> float:
+    """The relative error over all modules that changed, `rest`, which is lost whole, and `saved`, which is kept whole.
+
+    A module of rank 0 is lost whole as well.
+    """
     squares = {name: f.decomposition.squared_norm for name, f in found.items()}
-    total = sum(squares.values()) + rest
+    total = sum(squares.values()) + rest + saved
     lost = sum(errors.get(name, 1.0) ** 2 * square for name, square in squares.items()) + rest
     return math.sqrt(lost / total) if total else 0.0
 

@@ -13,6 +13,7 @@ from rankrise.checkpoints.files import Checkpoint, show
 from rankrise.checkpoints.lora._work import Other
 from rankrise.checkpoints.match import Module, Preflight, find_modules
 
+_NOT_WHOLE = {"linear", "conv1d", "expert"}  # what "all" leaves to A and B, or out
 _NEVER = ("a name PEFT cannot match", "a parameter without a module")
 
 
@@ -97,9 +98,10 @@ def _same(preflight: Preflight, base: Checkpoint, tuned: Checkpoint, modules: Ma
 def _chosen(wanted: Sequence[str], kinds: Mapping[str, set[str]], same: Container[str]) -> list[str]:
     chosen: dict[str, None] = {}
     possible = [name for name in kinds if name and not kinds[name] & set(_NEVER)]
+    above = {parent for name in kinds if kinds[name] & _NOT_WHOLE for parent in _parents(name)}  # would save these too
     for word in wanted:
         if word == "all":
-            others = (name for name in possible if not kinds[name] & {"linear", "conv1d", "resized", "expert"})
+            others = (name for name in possible if not kinds[name] & {"resized", *_NOT_WHOLE} and name not in above)
             chosen |= dict.fromkeys(name for name in others if name not in same)
             continue
         parents = {".".join(name.split(".")[:n]) for name in possible for n in range(1, name.count(".") + 2)}
@@ -112,7 +114,13 @@ def _chosen(wanted: Sequence[str], kinds: Mapping[str, set[str]], same: Containe
             hint = f" Did you mean {show(close[0])!r}?" if close else ""
             raise ValueError(f"`save` must name modules of the model; it has no {show(word)!r}.{hint}")
         chosen |= dict.fromkeys(found)
-    return list(chosen)
+    return [name for name in chosen if not any(parent in chosen for parent in _parents(name))]
+
+
+def _parents(name: str) -> list[str]:
+    """The modules that contain a module, by name."""
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def _check_unambiguous(name: str, modules: Mapping[str, set[str]]) -> None:

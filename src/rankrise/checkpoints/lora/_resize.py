@@ -71,7 +71,9 @@ def resize_lora(
     spectra = [_spectrum(name, parts[name]) for name in parts]
     advice = advise_by(rule, spectra)
     modules = [
-        _module(parts[m.name], m.name, m.rank, dtype or _dtype(source, names[m.name])) for m in advice.modules if m.rank
+        _module(parts[m.name], names[m.name], m.rank, dtype or _dtype(source, names[m.name]))
+        for m in advice.modules
+        if m.rank
     ]
     total = math.sqrt(sum(part.squared_norm for part in parts.values()))
     used = {tensor for delta in source.deltas.values() for tensor in (delta.a, delta.b)}
@@ -147,9 +149,10 @@ def _spectrum(name: str, part: Decomposition) -> ModuleSpectrum:
     return ModuleSpectrum(name, part.shape, tuple(part.sigma.tolist()), float(part.sigma.square().sum()))
 
 
-def _module(part: Decomposition, name: str, rank: int, dtype: torch.dtype) -> AdapterModule:
+def _module(part: Decomposition, delta: LowRankDelta, rank: int, dtype: torch.dtype) -> AdapterModule:
     b, a = part.factors(rank)
-    return AdapterModule(name, part.shape, rank, dtype, lambda: (a, b))
+    name = _module_name(delta)
+    return AdapterModule(name, part.shape, rank, dtype, lambda: (a, b), is_parameter=delta.by_parameter)
 
 
 def _distance(part: Decomposition, b: torch.Tensor, a: torch.Tensor) -> float:

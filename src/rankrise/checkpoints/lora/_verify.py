@@ -163,7 +163,12 @@ def compare_logits(
     of_base = _outputs(model, inputs)
     with warnings.catch_warnings():  # PEFT says that patterns of parameters match no module, and then uses them
         warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys", category=RuntimeWarning)
-        adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False).eval()
+        try:
+            adapted = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=False).eval()
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(
+                f"PEFT must load the adapter; it says {show(str(error))}. Leave what it names out of `save`."
+            ) from error
     of_adapter = _outputs(adapted, inputs)
     merged = adapted.merge_and_unload()
     of_merged = _outputs(merged, inputs)
