@@ -1,12 +1,8 @@
-"""`rankrise reproduce` as a user runs it: plan, claims, report, strictness, and kills at any time."""
+"""`rankrise reproduce` as a user runs it: plan, claims, report, strictness; its kills are in `tests/faults`."""
 
 import json
-import os
-import random
 import signal
-import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +10,8 @@ from tests.cli import tiny
 
 from rankrise.cli import main
 from rankrise.lab import report
-from rankrise.lab.experiments import _plan, runs_by_experiment
+from rankrise.lab.experiments import _plan
 from rankrise.lab.report import write_report
-from rankrise.store import load_run
 from rankrise.view import Axis, FigureData, Panel, Trace
 
 FIGURES = {
@@ -197,61 +192,3 @@ def test_not_under_torchrun(rankrise, monkeypatch):
     done = rankrise("reproduce")
     assert done.returncode == 2
     assert "one process" in done.stderr
-
-
-def start(folder):
-    command = [sys.executable, "-m", "tests.cli.tiny", "reproduce", "--json", "--device", "cpu"]
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path])}
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-
-
-def outcome(folder, stdout):
-    """Verdicts, and every table."""
-    claims = [(c["claim"]["id"], c["verdict"], c["value"], c["reason"]) for c in json.loads(stdout)["claims"]]
-    tables = {path.name: load_run(path) for paths in runs_by_experiment(folder / "runs").values() for path in paths}
-    return claims, tables
-
-
-@pytest.mark.slow
-def test_killed_at_any_time_it_finishes_with_the_same_tables(tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    whole.mkdir()
-    cut.mkdir()
-    process = start(whole)
-    begun = time.monotonic()
-    expected, error = process.communicate(timeout=300)
-    took = time.monotonic() - begun
-    assert process.returncode == 0, error
-    generator = random.Random(0)
-    num_killed = 0
-    for _ in range(8):
-        process = start(cut)
-        time.sleep(generator.uniform(0.1, 1.0) * took)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            num_killed += 1
-        process.communicate()
-    assert num_killed >= 2
-    process = start(cut)
-    found, error = process.communicate(timeout=300)
-    assert process.returncode == 0, error
-    (claims, tables), (want, want_tables) = outcome(cut, found), outcome(whole, expected)
-    assert claims == want
-    assert tables.keys() == want_tables.keys()
-    assert all(tables[name].equals(want_tables[name]) for name in tables)
-
-
-@pytest.mark.slow
-def test_a_signal_stops_it_with_a_sentence(tmp_path):
-    process = start(tmp_path)
-    for line in process.stderr:
-        if "toy-stages" in line:
-            break
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
-    assert "stopped" in err

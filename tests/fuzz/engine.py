@@ -2,9 +2,9 @@
 
 Each format runs in a child process of its own. Where atheris is installed, libFuzzer keeps the files that reach new
 lines of rankrise and changes those again; elsewhere the valid file is changed anew each time. A finding is an exception
-that is not a documented refusal, a file that took more than 10 s of the processor, or a process that grew beyond 500 MB;
-the file is saved, and the search goes on. A process that crashes or hangs ends the search in its format, and its last
-file is saved too.
+that is not a documented refusal, a file that took more than 10 s of the processor, or a process that grew beyond 500
+MB; the file is saved, and the search goes on. A process that crashes or hangs ends the search in its format; its last
+file is saved as `last`.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import json
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -119,7 +118,13 @@ def _fuzz(search, form, valid, out, seconds, seed):
             os._exit(0)
         search.read(data)
 
-    options = (f"-max_len={_LONGEST}", "-len_control=0", f"-seed={seed + 1}", f"-timeout={_HANG_SECONDS}", "-verbosity=0")
+    options = (
+        f"-max_len={_LONGEST}",
+        "-len_control=0",
+        f"-seed={seed + 1}",
+        f"-timeout={_HANG_SECONDS}",
+        "-verbosity=0",
+    )
     atheris.Setup(["fuzz", *options, f"-artifact_prefix={out}/", "-rss_limit_mb=0", str(out / "corpus")], read,
                   custom_mutator=mutate)  # fmt: skip
     atheris.Fuzz()

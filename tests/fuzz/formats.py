@@ -248,7 +248,9 @@ FORMATS = {
         ),
         Format("manifest", _make_network, f"{_RUN}/MANIFEST.json", _READ_RUN, mutations.change_json),
         Format("spec", _make_network, f"{_RUN}/spec.json", _READ_RUN, mutations.change_json, _forge(_RUN, "spec.json")),
-        Format("toy_spec", _make_flow, f"{_TOY}/spec.json", _READ_TOY, mutations.change_json, _forge(_TOY, "spec.json")),
+        Format(
+            "toy_spec", _make_flow, f"{_TOY}/spec.json", _READ_TOY, mutations.change_json, _forge(_TOY, "spec.json")
+        ),
         Format("env", _make_network, f"{_RUN}/env.json", _READ_RUN, mutations.change_json, _forge(_RUN, "env.json")),
         Format(
             "parquet", _make_network, f"{_RUN}/metrics.parquet", _READ_RUN, mutations.change_parquet,

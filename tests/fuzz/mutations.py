@@ -1,4 +1,4 @@
-"""Changes to valid files: of bytes, and of the structure within, so that a change gets past magic numbers and checksums.
+"""Changes to valid files: of bytes, and of the structure within, which gets past magic numbers and checksums.
 
 Every function takes bytes and a `random.Random`, and returns bytes; the same generator gives the same file again.
 """
@@ -44,7 +44,9 @@ def _put_length(data, random, _):
     size = struct.calcsize(kind)
     if len(data) > size:
         last = len(data) - size
-        at = random.choice((random.randint(0, min(64, last)), last - random.randint(0, min(64, last)), random.randint(0, last)))
+        at = random.choice(
+            (random.randint(0, min(64, last)), last - random.randint(0, min(64, last)), random.randint(0, last))
+        )
         value = random.choice((*INTEGERS, len(data), random.randint(0, 2**16))) % 2 ** (8 * size)
         data[at : at + size] = struct.pack(kind, value)
 
@@ -266,7 +268,9 @@ def _change_columns(table, random):
     if action == 0 and table.num_columns > 1:
         return table.remove_column(at)
     if action == 1:
-        return table.rename_columns([random.choice(TEXTS[:3]) if i == at else n for i, n in enumerate(table.schema.names)])
+        return table.rename_columns(
+            [random.choice(TEXTS[:3]) if i == at else n for i, n in enumerate(table.schema.names)]
+        )
     kind = random.choice((pa.int64(), pa.float32(), pa.string(), pa.bool_(), pa.dictionary(pa.int8(), pa.string())))
     try:
         if action == 2:

@@ -5,9 +5,11 @@ file is always new: what a dead process, or the sender of a folder, left under t
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,9 +93,12 @@ def save_tensors_in(folder: UntrustedFolder, name: str, tensors: "dict[str, Tens
     from safetensors.torch import save_file
 
     with replacing_in(folder, name, label) as temporary:
+        held = {k: t.detach().cpu().contiguous() for k, t in tensors.items()}
         try:
-            save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, temporary.path, {"format": "pt"})
-        except SafetensorError as error:  # safetensors wraps errors of the disk in its own class
+            save_file(held, temporary.path, {"format": "pt"})
+        except SafetensorError as error:  # safetensors wraps errors of the disk in its own class, without their number
+            if shutil.disk_usage(temporary.path.parent).free < sum(t.nbytes for t in held.values()):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder.show(name)) from error
             raise OSError(f"{folder.show(name)} could not be written: {error}") from error
 
 

@@ -1,8 +1,9 @@
 """Places where a test can make a write fail, or kill the process, by an environment variable.
 
-`RANKRISE_FAILPOINT=block.half:kill` kills the process (SIGKILL) when half of a block is written; `:full` raises "no
-space left on device" there, `:readonly` "read-only file system". `block.half@3:kill` waits for the third time. Outside
-of tests the variable is not set, and a failpoint costs one look into the environment.
+`RANKRISE_FAILPOINT=block.half:kill` kills the process (SIGKILL) when half of a block is written, and `:terminate` ends
+it (SIGTERM); `:full` raises "no space left on device" there, `:readonly` "read-only file system", and `:interrupt` what
+Ctrl-C raises. `block.half@3:kill` waits for the third time. Outside of tests the variable is not set, and a failpoint
+costs one look into the environment.
 """
 
 import errno
@@ -10,6 +11,7 @@ import os
 import signal
 
 VARIABLE = "RANKRISE_FAILPOINT"
+_SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
 _ERRORS = {"full": errno.ENOSPC, "readonly": errno.EROFS}
 _FILES = ("spec", "env", "initial", "manifest", "stream", "directions", "parquet")
 _CHECKPOINT_FILES = ("checkpoint_model", "checkpoint_optimiser", "checkpoint_state", "checkpoint_manifest")
@@ -36,6 +38,7 @@ def failpoint(name: str) -> None:
 
     Raises:
         OSError: "no space left" or "read-only", when asked for.
+        KeyboardInterrupt: When asked for.
     """
     wanted = os.environ.get(VARIABLE)
     if wanted is None:
@@ -48,7 +51,9 @@ def failpoint(name: str) -> None:
     _hits[wanted] = _hits.get(wanted, 0) + 1
     if _hits[wanted] < int(count or 1):
         return
-    if action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if action in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[action])
+    if action == "interrupt":
+        raise KeyboardInterrupt
     code = _ERRORS[action]
     raise OSError(code, os.strerror(code), name)

@@ -46,8 +46,12 @@ class RunLock:
                     f"A run directory must have one writer; {show(self.folder.path)} is being written by process "
                     f"{owner}. Wait for it to end, or choose another folder."
                 )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:  # a notebook keeps the traceback of an interrupt, and with it this object
+            self.release()
+            raise
         _held.add(self)
 
     def release(self) -> None:
