@@ -43,6 +43,12 @@ def live(folder, *, steps=STEPS, after_step=lambda step: None, **options):
             after_step(step)
 
 
+def checkpoint_step(folder):
+    """The step that the loop would go on from."""
+    path = folder.parent / f"{folder.name}.pt"
+    return torch.load(path, weights_only=True)["step"] if path.exists() else 0
+
+
 def is_done(folder):
     return rr.store.has_run(folder) and rr.store.is_sealed(folder)
 
