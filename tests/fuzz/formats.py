@@ -22,6 +22,7 @@ from tests.lab.figures.runs import flow_run, network_run
 
 import rankrise
 from rankrise.checkpoints import diff, open_checkpoint
+from rankrise.cli._stages import _network as read_npz
 from rankrise.lab.claims import evaluate_claims
 from rankrise.lab.experiments import runs_by_experiment, summarise_run
 from rankrise.lab.figures import build_figures, describe_run
@@ -241,7 +242,24 @@ FORMATS = {
             "pt", _make_torch, "x.pt", lambda folder: _read_checkpoint(folder / "x.pt", allow_torch_load=True),
             mutations.change_zip,
         ),
+        Format(
+            "npz", _make_npz, "x.npz", lambda folder: read_npz(folder / "x.npz", dim=1, tokens=1, samples=1, seed=0),
+            mutations.change_zip,
+        ),
         Format("manifest", _make_network, f"{_RUN}/MANIFEST.json", _READ_RUN, mutations.change_json),
+        Format("spec", _make_network, f"{_RUN}/spec.json", _READ_RUN, mutations.change_json, _forge(_RUN, "spec.json")),
+        Format(
+            "toy_spec", _make_flow, f"{_TOY}/spec.json", _READ_TOY, mutations.change_json, _forge(_TOY, "spec.json")
+        ),
+        Format("env", _make_network, f"{_RUN}/env.json", _READ_RUN, mutations.change_json, _forge(_RUN, "env.json")),
+        Format(
+            "parquet", _make_network, f"{_RUN}/metrics.parquet", _READ_RUN, mutations.change_parquet,
+            _forge(_RUN, "metrics.parquet"),
+        ),
+        Format(
+            "toy_parquet", _make_flow, f"{_TOY}/metrics.parquet", _READ_TOY, mutations.change_parquet,
+            _forge(_TOY, "metrics.parquet"),
+        ),
         Format(
             "arrow", _make_live, "metrics.arrows", _read_live, mutations.change_stream, is_changed_by_reading=True
         ),

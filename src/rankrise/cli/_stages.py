@@ -7,6 +7,7 @@ import math
 import re
 import sys
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,10 @@ _HEAD_BYTES = 2**16
 
 Rows = list[dict[str, object]]
 Label = Callable[[int], str]
+_UNREADABLE = (  # what `zipfile` and numpy raise for a file that is no .npz
+    OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError, zlib.error, zipfile.BadZipFile,
+    tokenize.TokenError,
+)  # fmt: skip
 
 
 def stages(
@@ -157,9 +162,9 @@ def _network(
             size = path.stat().st_size
             members = [_member(archive, name, size) for name in ("x", "y")]
             x, y = (torch.as_tensor(_real(archive, name)) for name in members)
-    except (OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise ValueError(
-            f"`--input` must be an .npz with numeric arrays x and y; {show(path.name)}: {error}. "
+            f"`--input` must be an .npz with numeric arrays x and y; {show(path.name)}: {show(str(error)[:200])}. "
             "Write one with numpy.savez(path, x=x, y=y)."
         ) from error
     if x.dim() == 2:
