@@ -7,6 +7,8 @@ weights, a file or a gathered shard alike.
 from rankrise.heads._families import LAYOUTS as LAYOUTS
 from rankrise.heads._families import Layout as Layout
 from rankrise.heads._inventory import canonical_names as canonical_names
+from rankrise.heads._linear import LinearWeight as LinearWeight
+from rankrise.heads._linear import linear_weights as linear_weights
 from rankrise.heads._resolve import resolve as resolve
 from rankrise.heads._views import CIRCUITS as CIRCUITS
 from rankrise.heads._views import AttentionLayer as AttentionLayer

@@ -29,8 +29,10 @@ from rankrise.heads._notes import has_cosine_scores
 from rankrise.heads._views import LowRankUpdate, NormGain
 
 
-def updates_on(inventory: Inventory, layout: Layout, weight: str, *, transposed: bool) -> tuple[LowRankUpdate, ...]:
-    """Return the low-rank updates that are in effect on a weight.
+def updates_on(
+    inventory: Inventory, layout: Layout | None, weight: str, *, transposed: bool
+) -> tuple[LowRankUpdate, ...]:
+    """Return the low-rank updates that are in effect on a weight; `layout` is None for one beside attention.
 
     Raises:
         ValueError: If an adapter is of another kind than LoRA, or its scale cannot be known.
@@ -44,7 +46,7 @@ def updates_on(inventory: Inventory, layout: Layout, weight: str, *, transposed:
     pairs = inventory.adapters.get(path, {})
     if not pairs:
         return ()
-    if layout.is_torch_attention:
+    if layout is not None and layout.is_torch_attention:
         raise ValueError(
             f"Adapters must act as base + scale·BA; PEFT adds that of an nn.MultiheadAttention ({path!r}) to "
             "`out_proj` twice or not at all (huggingface/peft#3774). Merge the adapter first (`merge_and_unload()`)."

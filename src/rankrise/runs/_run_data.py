@@ -130,11 +130,11 @@ class RunData:
         return times, losses
 
     def path(self, quantity: str, circuit: str, *, gaps: Gaps = "none") -> Recorded:
-        """Steps and values of one quantity of one circuit.
+        """Steps and values of one quantity of one circuit, or of one whole matrix.
 
         Args:
             quantity: The quantity, such as "stable_rank" or "spectrum".
-            circuit: "kq" or "vo".
+            circuit: "kq" or "vo", or a whole matrix such as "q" or "mlp.up_proj".
             gaps: What may be missing and then becomes NaN. "none": nothing may be missing. "tail": the last values of a
                 step may be missing if they are missing in all heads, because spectra are cut to one length. "heads": a
                 head may be missing at a step, because every perturbation of the theory has steps of its own.
@@ -224,6 +224,8 @@ class RunData:
             raise NotMeasurable(f"{self.source} has {what} twice at a step: run it again.")
         model = self.spec.get("model")
         for (names, _), word in zip(found[1:3], ("layer", "head"), strict=True):
+            if names.tolist() == [-1]:  # a whole matrix has no head, and one outside the blocks has no layer
+                continue
             wanted = (model.get(f"num_{word}s") if isinstance(model, Mapping) else None) or int(names[-1]) + 1
             if type(wanted) is not int or wanted != len(names) or names[0] != 0 or names[-1] != wanted - 1:
                 raise NotMeasurable(f"{self.source} has {what} of {len(names)} of {wanted} {word}s: run it again.")

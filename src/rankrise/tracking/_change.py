@@ -16,6 +16,7 @@ from rankrise.linalg import (
     delta_stable_rank,
     delta_svd,
     leading_directions,
+    product_spectrum,
     stable_rank,
 )
 
@@ -52,6 +53,10 @@ class Change(Protocol):
         """`‖Δ‖₂`."""
 
     @property
+    def weight_sigma(self) -> Tensor | None:
+        """All singular values of the weights themselves, not of their change; None where they are not read."""
+
+    @property
     def leading(self) -> Directions | None:
         """The directions that carry most of the change; None where directions are not followed."""
 
@@ -75,6 +80,11 @@ class ProductChange:
     def sigma(self) -> Tensor:
         """All singular values, computed from the thin factors."""
         return delta_spectrum(self.left, self.right, self.left0, self.right0)
+
+    @cached_property
+    def weight_sigma(self) -> Tensor | None:
+        """Singular values of `left rightᵀ`; the first one of a key-query circuit bounds the attention logits."""
+        return product_spectrum(self.left, self.right)
 
     @property
     def stable_rank(self) -> Tensor:
@@ -125,6 +135,7 @@ class MatrixChange:
     """`Δ = W − W0` of a stack of whole matrices, read through its spectrum; directions are not followed."""
 
     sigma: Tensor
+    weight_sigma: None = None
     leading: None = None
     previous: None = None
 

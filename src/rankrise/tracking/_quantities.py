@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rankrise._arguments import did_you_mean
-from rankrise.linalg import effective_rank, energy_rank
+from rankrise.linalg import effective_rank, energy_rank, stable_rank
 from rankrise.tracking._change import Change
 from rankrise.tracking._measurement import Quantity
 
@@ -78,6 +78,14 @@ def _overlap_right(change: Change) -> Tensor | None:
     return subspace_overlap(now.right, before.right, sigma=now.sigma, sigma2=before.sigma)
 
 
+def _weight_spectral_norm(change: Change) -> Tensor | None:
+    return None if change.weight_sigma is None else change.weight_sigma[..., 0]
+
+
+def _weight_stable_rank(change: Change) -> Tensor | None:
+    return None if change.weight_sigma is None else stable_rank(change.weight_sigma)
+
+
 QUANTITIES = {
     quantity.name: quantity
     for quantity in (
@@ -93,9 +101,17 @@ QUANTITIES = {
     )
 }
 
+OF_WEIGHTS = {
+    quantity.name: quantity
+    for quantity in (
+        Quantity("weight_spectral_norm", "ranks", _weight_spectral_norm),
+        Quantity("weight_stable_rank", "ranks", _weight_stable_rank),
+    )
+}
 
-def choose(chosen: Iterable[str | Quantity] | None) -> tuple[Quantity, ...]:
-    """Quantities given by name or as they are; all of `QUANTITIES` for None.
+
+def choose(chosen: Iterable[str | Quantity] | None, *, weights: bool = False) -> tuple[Quantity, ...]:
+    """Quantities given by name or as they are; all of `QUANTITIES` for None, with `weights` those of the weights too.
 
     Raises:
         ValueError: A name is unknown (the message lists the known ones), or two quantities have the same name.
@@ -104,18 +120,21 @@ def choose(chosen: Iterable[str | Quantity] | None) -> tuple[Quantity, ...]:
     ['spectrum']
     """
     if chosen is None:
-        return tuple(QUANTITIES.values())
+        return (*QUANTITIES.values(), *(OF_WEIGHTS.values() if weights else ()))
     if isinstance(chosen, str):
         raise ValueError(f"`quantities` must be a list; got {chosen!r}. Pass [{chosen!r}].")
     found = tuple(_named(q) if isinstance(q, str) else q for q in chosen)
     names = [q.name for q in found]
+    if weights:
+        found += tuple(q for name, q in OF_WEIGHTS.items() if name not in names)
     if len(set(names)) < len(names):
         raise ValueError(f"Every quantity must have a name of its own; got {names}.")
     return found
 
 
 def _named(name: str) -> Quantity:
-    if name in QUANTITIES:
-        return QUANTITIES[name]
-    hint = did_you_mean(name, QUANTITIES)
-    raise ValueError(f"A quantity must be one of {', '.join(QUANTITIES)}; got {name!r}. {hint}".rstrip())
+    known = QUANTITIES | OF_WEIGHTS
+    if name in known:
+        return known[name]
+    hint = did_you_mean(name, known)
+    raise ValueError(f"A quantity must be one of {', '.join(known)}; got {name!r}. {hint}".rstrip())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankrise.heads import CIRCUITS, AttentionLayer, HeadMap
+from rankrise.heads import CIRCUITS, AttentionLayer, HeadMap, LinearWeight
 from rankrise.linalg import matrix_spectrum
 from rankrise.tracking._change import Change, Directions, MatrixChange, ProductChange
 from rankrise.tracking._measurement import Clock, Measurement, Quantity
@@ -109,6 +109,25 @@ def measure(
             sigma = matrix_spectrum(torch.where(finite[:, None, None], delta, 0.0))
             stack = _Stack(MatrixChange(sigma), roles, layers, finite.reshape(len(roles), -1))
             stack.read(plan.quantities, readout, guard)
+    return readout
+
+
+def measure_linear(
+    weight: LinearWeight,
+    now: Mapping[str, Tensor],
+    initial: InitialWeights,
+    *,
+    plan: MeasurementPlan,
+    guard: Guard = contextlib.nullcontext,
+) -> Readout:
+    """Measure a linear weight beside attention, every expert by itself; the arguments are those of `measure`."""
+    weights, start = initial.pair(now)
+    readout = Readout()
+    delta = weight.matrices(weights.__getitem__) - weight.matrices(start.__getitem__)
+    finite = delta.isfinite().all(-1).all(-1)
+    change = MatrixChange(matrix_spectrum(torch.where(finite[:, None, None], delta, 0.0)))
+    finite = finite[None, None] if weight.has_experts else finite[None]
+    _Stack(change, (weight.name,), (weight.layer,), finite).read(plan.quantities, readout, guard)
     return readout
 
 

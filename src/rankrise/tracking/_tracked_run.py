@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from rankrise.heads import AttentionLayer, HeadMap, WeightView
+from rankrise.heads import AttentionLayer, HeadMap, LinearWeight, WeightView
 from rankrise.store import Run, create_run, has_run, is_sealed, load_initial, load_spec, resume_run
 from rankrise.tracking._parameters import copy_in_float32
 from rankrise.tracking._recorder import TrackingWarning, plain_reason
@@ -41,9 +41,16 @@ class RunDirectoryError(OSError):
 
 
 def spec(
-    head_map: HeadMap | None, plan: MeasurementPlan, config: Mapping[str, object] | None, names: Mapping[str, str]
+    head_map: HeadMap | None,
+    plan: MeasurementPlan,
+    config: Mapping[str, object] | None,
+    names: Mapping[str, str],
+    linear: Sequence[LinearWeight] | None = None,
 ) -> dict[str, object]:
     """What `spec.json` says of a tracked run; `names` gives every parameter its name without wrappers.
+
+    The fields `scope` and `linear` are there only if linear weights are read, so that runs without them stay as they
+    were.
 
     Raises:
         ValueError: `config` is not a mapping, or JSON cannot hold it.
@@ -64,6 +71,7 @@ def spec(
         "layers": [] if head_map is None else _layers(head_map.layers, names),
         "notes": [] if head_map is None else list(head_map.notes),
         "config": dict(config or {}),
+        **({} if linear is None else {"scope": "linear", "linear": _linear(linear, names)}),
     }
 
 
@@ -162,6 +170,20 @@ def open_run(out: Path, spec: Mapping[str, object], initial: Mapping[str, Tensor
     return run
 
 
+def refuse_changed_weights(before: Sequence[LinearWeight], now: Sequence[LinearWeight]) -> None:
+    """Refuse a model whose linear weights or adapters are not those of when the tracker was built.
+
+    Raises:
+        ValueError: The message names the first weight that differs.
+    """
+    if tuple(before) != tuple(now):
+        other = next((w for w in (*before, *now) if w not in before or w not in now), before[0])
+        raise ValueError(
+            f"The linear weights and their adapters must stay as they were when the tracker was built; {other.name!r} "
+            f"of layer {other.layer} has changed. Close this tracker and build a new one."
+        )
+
+
 def refuse_changed_heads(before: HeadMap, now: HeadMap) -> None:
     """Refuse a model whose heads, names, adapters or norms are not those of when the tracker was built.
 
@@ -184,6 +206,11 @@ def _compare_specs(out: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
             f"The model must have the attention layers and heads of the run in {out}, read in the same way; it has "
             f"others: {_counts(now['layers'])} instead of {_counts(was.get('layers'))}; "
             f"{_first_difference(was.get('layers'), now['layers'])}. Choose another folder."
+        )
+    if was.get("linear") != now.get("linear"):
+        raise ValueError(
+            f"The model must have the linear weights of the run in {out}, read with the same `scope`; it has others. "
+            "Choose another folder."
         )
     options = ("every", "spectra", "quantities", "directions", "matrices", "config")
     changed = [f"`{name}` was {was.get(name)} and is {now[name]}" for name in options if was.get(name) != now[name]]
@@ -219,6 +246,19 @@ def _layers(layers: Sequence[AttentionLayer], names: Mapping[str, str] | None = 
         for layer in layers
     ]
     plain: list[dict[str, Any]] = json.loads(json.dumps(described))  # turns tuples into lists, as reading the file does
+    return plain
+
+
+def _linear(weights: Sequence[LinearWeight], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Linear weights as `spec.json` has them, with their parameters renamed by `names`."""
+    described: list[dict[str, Any]] = []
+    for weight in weights:
+        record = asdict(weight)
+        record["parameters"] = [names.get(name, name) for name in weight.parameters]
+        for update in (update for updates in record["adapters"] for update in updates):
+            update |= {key: names.get(update[key], update[key]) for key in ("a", "b")}
+        described.append(record)
+    plain: list[dict[str, Any]] = json.loads(json.dumps(described))
     return plain
 
 

@@ -32,7 +32,8 @@ from rankrise.tracking._quantities import choose
 from rankrise.tracking._recorder import PendingScalars, Recorder, to_block
 from rankrise.tracking._schedule import Schedule, as_schedule, spectra_schedule
 from rankrise.tracking._sinks import Sink, check_sinks
-from rankrise.tracking._stacks import MeasurementPlan, Readout, groups, measure
+from rankrise.tracking._stacks import MeasurementPlan, Readout
+from rankrise.tracking._targets import Scope, Targets, find_targets
 from rankrise.tracking._tracked_run import RunDirectoryError
 
 
@@ -85,6 +86,8 @@ class RankTracker:
         quantities: Iterable[str | Quantity] | None = None,
         directions: int = 8,
         matrices: bool = True,
+        scope: Scope = "attention",
+        weights: bool = False,
         heads: Layout | Sequence[Layout] | Callable[[nn.Module], HeadMap] | None = None,
         initial: Place = "auto",
         resume: int | None = None,
@@ -106,6 +109,10 @@ class RankTracker:
             quantities: What to measure of the weights, by name or as `Quantity`; all known quantities by default.
             directions: How many leading singular vectors of each circuit to follow and store; 0 for none.
             matrices: Whether to read the whole matrices q, k, v, o beside the circuits whenever spectra are due.
+            scope: `attention`, or `linear`: then all other linear weights, those of MLPs and experts among them, are
+                read as whole matrices too whenever spectra are due, see `rankrise.heads.linear_weights`. The model then
+                needs no attention that is understood.
+            weights: Whether to record the largest singular value and the stable rank of the circuits themselves too.
             heads: A `Layout` that the resolver does not know, or a function that resolves the model, e.g.
                 `functools.partial(rankrise.heads.resolve, fold_norm=True)`. With `quantities=()` the model is resolved
                 only if this is given, for probes that read heads.
@@ -134,11 +141,13 @@ class RankTracker:
         spectra_due = spectra_schedule(ranks_due, spectra)
         check_place(initial)
         refuse_partitioned(model)
-        count = as_count(directions, "directions")
-        self._plan = MeasurementPlan(choose(quantities), count, matrices, ranks_due, spectra_due)
+        chosen, count = choose(quantities, weights=weights), as_count(directions, "directions")
+        self._plan = MeasurementPlan(chosen, count, matrices, ranks_due, spectra_due)
         self._resolve = heads if callable(heads) else functools.partial(resolve, heads=heads)
-        has_heads = bool(self._plan.quantities) or heads is not None
-        self.head_map: HeadMap | None = self._resolve(model) if has_heads else None
+        self._targets = Targets(None, None)
+        if self._plan.quantities or heads is not None:
+            self._targets = find_targets(model, self._resolve, scope, needs_heads=heads is not None)
+        self.head_map: HeadMap | None = self._targets.head_map
         self._is_main = is_main_process()
         self._is_sharded = is_sharded(model)
         check_sinks(sinks)
@@ -153,18 +162,20 @@ class RankTracker:
         self._latest: tuple[Measurement, ...] = ()
         self._process = os.getpid()
 
-        measured = self.head_map.parameters() if self.head_map is not None and self._plan.quantities else ()
-        self._signature = signature(model, self.head_map.parameters() if self.head_map is not None else ())
+        measured = self._targets.parameters() if self._plan.quantities else ()
+        self._signature = signature(model, self._targets.parameters())
         now = read_weights(model, measured, keep=self._is_main)
         if not self._is_main:
             return
         names = names_of(model)
-        spec = _tracked_run.spec(self.head_map, self._plan, config, names)
-        weights = _tracked_run.initial_weights(self.out, {names[n]: w for n, w in now.items()}, spec, resume=resume)
+        if self._targets.warning:
+            self._recorder.say(self._targets.warning, key="no attention")
+        spec = _tracked_run.spec(self.head_map, self._plan, config, names, self._targets.linear)
+        start = _tracked_run.initial_weights(self.out, {names[n]: w for n, w in now.items()}, spec, resume=resume)
         with contextlib.ExitStack() as undo:  # if a later line fails, the folder is free again
             undo.callback(self._recorder.leave_run)
             try:
-                self._recorder.run = _tracked_run.open_run(self.out, spec, weights, resume=resume)
+                self._recorder.run = _tracked_run.open_run(self.out, spec, start, resume=resume)
                 with _tracked_run.opening(self.out):
                     self._directions = self._recorder.run.last_directions()
                     self._last_measured = self._recorder.run.last_measured
@@ -173,7 +184,7 @@ class RankTracker:
                     raise
                 self._recorder.say(f"{error} Training goes on without it; this is said once.", key="opening")
             path = None if self._recorder.run is None else self._recorder.run.initial_path
-            self._initial = InitialWeights(weights, initial, path, names)
+            self._initial = InitialWeights(start, initial, path, names)
             for probe in self._probes:
                 probe.attach(model, self.head_map)
                 undo.callback(probe.detach)
@@ -318,11 +329,11 @@ class RankTracker:
 
     def _refuse_changed_heads(self) -> None:
         """Resolve the model again only if its signature changed: resolving costs as much as measuring ranks."""
-        if self.head_map is None:
+        if not self._targets.parameters():
             return
-        now = signature(self._model, self.head_map.parameters())
+        now = signature(self._model, self._targets.parameters())
         if now != self._signature:
-            _tracked_run.refuse_changed_heads(self.head_map, self._resolve(self._model))
+            self._targets.refuse_changed(self._model, self._resolve)
             self._signature = now
 
     def _read_probes(self, step: int) -> list[Measurement]:
@@ -344,26 +355,17 @@ class RankTracker:
     def _measure(self, due: frozenset[Clock], *, noise: bool = False) -> Readout:
         """Gather and measure group by group. Errors on the main process do not stop the gathering."""
         total = Readout()
-        if self.head_map is None or not self._plan.quantities:
+        if not self._plan.quantities:
             return total
         device = next(self._model.parameters()).device
-        for group in groups(self.head_map, device):
-            names = dict.fromkeys(name for layer in group for name in layer.parameters())
+        for names, read in self._targets.readings(due, device, self._directions):
             now = read_weights(self._model, names, keep=self._is_main and (noise or self._recorder.is_wanted))
             if self._initial is None or not now:
                 continue
             if noise:
                 now = {name: _moved(weight) for name, weight in now.items()}
             with self._recorder.guard("Measuring"):
-                readout = measure(
-                    group,
-                    now,
-                    self._initial,
-                    plan=self._plan,
-                    due=due,
-                    previous=self._directions,
-                    guard=self._recorder.guard_all,
-                )
+                readout = read(now, self._initial, plan=self._plan, guard=self._recorder.guard_all)
                 total.measurements += readout.measurements
                 total.directions |= readout.directions
                 self._warn_of_non_finite(readout.not_finite)
