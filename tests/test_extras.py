@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -143,6 +144,14 @@ def test_all_has_every_extra_of_a_user():
     (line,) = extras["all"]
     listed = line.removeprefix("rankrise[").removesuffix("]").split(",")
     assert sorted(listed) == sorted(set(extras) - {"all", "docs", "bench", "dev"})
+
+
+def test_the_sdist_holds_what_the_tests_read():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        included = set(tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+    read = {name for path in ROOT.rglob("tests/**/*.py") for name in re.findall(r'\bROOT / "(\w+)', path.read_text())}
+    assert {"src", "results", "docs"} <= read
+    assert {name for name in read if (ROOT / name).is_dir()} <= included
 
 
 def imported(path):

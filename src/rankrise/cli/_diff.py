@@ -1,5 +1,6 @@
 """`rankrise diff`: what a checkpoint, or a series of them, learned over its base."""
 
+import contextlib
 import json
 import os
 import sys
@@ -9,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankrise._extras import require
-from rankrise.cli._output import file, progress, table
+from rankrise.cli._output import file, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rankrise.checkpoints import Diff, Plan, Progress
-
-_LEFT = ("weight", "shape", "dtype", "layer")
 
 
 def diff(
@@ -65,13 +64,12 @@ def diff(
     for step, preflight in zip(plan.steps, plan.preflights, strict=True):
         if preflight.renamed:
             typer.echo(f"{show(step.path.name)}: {'; '.join(preflight.renamed)}", err=True)
-    found = ck.diff(plan, heads=heads, num_heads=num_heads, summary=summary, device=device, on_module=_bar())
-    if sys.stderr.isatty():
-        typer.echo("\r\x1b[K", err=True, nl=False)
+    with _progress() as show_progress:
+        found = ck.diff(plan, heads=heads, num_heads=num_heads, summary=summary, device=device, on_module=show_progress)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
     else:
-        typer.echo(ck.diff_text(found, everything=everything, table=lambda rows: table(rows, left=_LEFT)))
+        typer.echo(ck.diff_text(found, everything=everything))
     _write(found, parquet, html)
 
 
@@ -118,18 +116,34 @@ def _show_plan(plan: "Plan", as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _bar() -> "Callable[[Progress], None]":
-    """Return a callback that shows a bar, the weight that is being read, and how long the rest will take."""
-    report = progress()
+@contextlib.contextmanager
+def _progress() -> "Iterator[Callable[[Progress], None]]":
+    """Show on stderr which weight is read and how long the rest will take: a bar on a terminal, else lines."""
+    if not sys.stderr.isatty():
+        report = progress()
+        yield lambda state: report(f"{_share(state):4.0%}{_left(state)}  {_printable(state.name)}")
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    def show(state: "Progress") -> None:
-        share = state.done / state.total if state.total else 1.0
-        bar = ("#" * round(24 * share)).ljust(24, ".")
-        left = "" if state.remaining is None else f", about {_duration(state.remaining)} left"
-        name = "".join(c for c in state.name if c.isprintable())[-48:]
-        report(f"[{bar}] {share:4.0%}{left}  {name}")
+    columns = BarColumn(24), TaskProgressColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda state: bar.update(
+            task, completed=_share(state), description=f"{_left(state)}  {_printable(state.name)}".lstrip(", ")
+        )
 
-    return show
+
+def _share(state: "Progress") -> float:
+    return state.done / state.total if state.total else 1.0
+
+
+def _left(state: "Progress") -> str:
+    return "" if state.remaining is None else f", about {_duration(state.remaining)} left"
+
+
+def _printable(name: str) -> str:
+    return "".join(c for c in name if c.isprintable())[-48:]
 
 
 def _duration(seconds: float) -> str:

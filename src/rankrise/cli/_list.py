@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankrise.cli._output import table
+from rankrise._tables import table
 
 if TYPE_CHECKING:
     from rankrise.lab.experiments import Experiment

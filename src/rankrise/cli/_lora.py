@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankrise._tables import table
 from rankrise.cli._diff import existing
-from rankrise.cli._output import progress, table
+from rankrise.cli._output import progress
 
 if TYPE_CHECKING:
     from rankrise.checkpoints import Advice, Extraction

@@ -1,32 +1,12 @@
-"""What commands print: plain tables on stdout, progress on stderr."""
+"""What commands print on stderr while they work, and checks of the paths that they write to."""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
-
-
-def table(rows: Sequence[Mapping[str, object]], *, left: Collection[str] = ()) -> str:
-    """Return rows as text under the keys of the first row. Columns in `left` are left-aligned, others right-aligned."""
-    if not rows:
-        return ""
-    keys = list(rows[0])
-    cells = [keys, *([_cell(row[key]) for key in keys] for row in rows)]
-    widths = [max(len(line[n]) for line in cells) for n in range(len(keys))]
-    adjust = [str.ljust if key in left else str.rjust for key in keys]
-    lines = (
-        "  ".join(place(text, width) for place, text, width in zip(adjust, line, widths, strict=True)) for line in cells
-    )
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def progress() -> Callable[[str], None]:

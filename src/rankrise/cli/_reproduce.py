@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankrise._tables import table
 from rankrise.cli._errors import sentence
-from rankrise.cli._output import folder, table
+from rankrise.cli._output import folder
 from rankrise.cli._results import exit_if_strict, print_results, require_report, write_results
 from rankrise.cli._run import Scale
 from rankrise.cli._watch import PlanWatch

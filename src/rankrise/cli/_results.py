@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rankrise._extras import require
-from rankrise.cli._output import table
+from rankrise._tables import table
 
 if TYPE_CHECKING:
     from rankrise.lab.claims import Verdict

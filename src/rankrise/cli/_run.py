@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankrise._tables import table
 from rankrise.cli._errors import sentence
-from rankrise.cli._output import table
 from rankrise.cli._runs import run_plans
 
 if TYPE_CHECKING:

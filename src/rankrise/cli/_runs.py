@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from rankrise._tables import table
 from rankrise.cli._errors import is_main_process, show
-from rankrise.cli._output import table
 
 if TYPE_CHECKING:
     from rankrise.lab.experiments import PlannedRun, RunReport

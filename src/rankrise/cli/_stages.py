@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankrise.cli._output import progress, table
+from rankrise._tables import table
+from rankrise.cli._output import progress
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,29 +1,27 @@
 """A diff as a person reads it in a terminal: the summary first, then a table by layer, then heads."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rankrise._tables import table
 from rankrise.checkpoints.compare._result import Diff, Row, Total
 from rankrise.checkpoints.files import show
 
 _MOST_ROWS = 60
+_LEFT = ("weight", "shape", "dtype", "layer")
 _COLUMNS = ("step", "relative", "stable_rank", "effective_rank", "energy_rank_90", "rank_above_floor", "overlap")
 
 
-def diff_text(
-    diff: Diff, *, everything: bool = False, table: Callable[[list[dict[str, str]]], str] | None = None
-) -> str:
+def diff_text(diff: Diff, *, everything: bool = False) -> str:
     """A diff as it is printed: the summary, the curve of a series, layers, weights, heads.
 
     Args:
         diff: What `diff` returned.
         everything: Also list unchanged weights, and all of long tables.
-        table: How to lay out lines of cells; by default tabs between them.
     """
-    layout = table or _plain_table
     parts = ["\n".join(summary_lines(diff))]
     if diff.is_series:
-        parts.append(layout(curve_table(diff)))
+        parts.append(table(curve_table(diff)))
         if diff.stages is not None:
             parts.append("\n".join(f"stage at step {s.midpoint:.6g}" for s in diff.stages.stages) or "no stages")
     if everything or not diff.is_identical:
@@ -31,12 +29,8 @@ def diff_text(
             shown = lines if everything else lines[:_MOST_ROWS]
             if shown:
                 more = len(lines) - len(shown)
-                parts.append(layout(shown) + (f"\n… and {more} more: --all lists them" if more else ""))
+                parts.append(table(shown, left=_LEFT) + (f"\n… and {more} more: --all lists them" if more else ""))
     return "\n\n".join(parts)
-
-
-def _plain_table(lines: list[dict[str, str]]) -> str:
-    return "\n".join("\t".join(cells) for cells in ([list(lines[0])] + [list(line.values()) for line in lines]))
 
 
 def summary_lines(diff: Diff) -> list[str]:
