@@ -10,7 +10,7 @@ from tests.tracking.models import assert_same, in_order, select, small_model, tr
 from torch import nn
 
 import rankrise as rr
-from rankrise.tracking import Quantity, _stacks, _tracker, at, every
+from rankrise.tracking import Quantity, _stacks, _targets, at, every
 
 HEADS, DIM = 3, 4
 
@@ -133,7 +133,7 @@ def test_final_overlap_ends_at_one(tmp_path):
 
 
 def test_final_overlap_leaves_out_layers_whose_last_measurement_failed(tmp_path, monkeypatch):
-    measure = _tracker.measure
+    measure = _targets.measure
 
     def fails_at_last(group, *arguments, **options):
         if tracker._last_step == 6 and group[0].index == 1:
@@ -141,7 +141,7 @@ def test_final_overlap_leaves_out_layers_whose_last_measurement_failed(tmp_path,
         return measure(group, *arguments, **options)
 
     monkeypatch.setattr(_stacks, "_GROUP_BYTES", {"cpu": 1, "cuda": 1})  # every layer is a group
-    monkeypatch.setattr(_tracker, "measure", fails_at_last)
+    monkeypatch.setattr(_targets, "measure", fails_at_last)
     model = small_model()
     with (
         pytest.warns(rr.tracking.TrackingWarning, match="Measuring failed: the decomposition did not converge"),
