@@ -121,11 +121,11 @@ def _picture(figure: FigureData) -> "Figure":
     if figure.order is not None:
         _add_scale(picture, figure, all_axes)
     picture.suptitle(to_mathtext(figure.title), x=0.008, ha="left", fontsize=11.5, fontweight="bold")
-    picture.draw_without_rendering()
+    layout.execute(picture)
     for axes, panel in zip(all_axes, figure.panels, strict=True):
         _spread_labels(axes, panel, found)
-    picture.draw_without_rendering()  # lays the figure out again, with room for the labels
-    picture.set_layout_engine("none")  # keeps this layout for every format
+    layout.execute(picture)  # lays the figure out again, with room for the labels
+    picture.set_layout_engine(None)  # keeps this layout for every format; with "none" each would be drawn twice
     return picture
 
 

@@ -5,6 +5,7 @@ number and makes it a float, so that 1 and 1.0 are one value with one spelling.
 """
 
 import dataclasses
+import functools
 import math
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from rankrise._arguments import did_you_mean
 
 T = TypeVar("T")
+_hints = functools.cache(get_type_hints)  # evaluating the annotations of a class costs more than encoding it
 
 
 def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = True) -> dict[str, object]:
@@ -35,7 +37,7 @@ def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = 
     """
     assert dataclasses.is_dataclass(config)
     assert not isinstance(config, type)
-    hints = get_type_hints(type(config))
+    hints = _hints(type(config))
     return {
         field.name: _plain(_read(getattr(config, field.name), hints[field.name], field.name))
         for field in dataclasses.fields(config)
@@ -70,7 +72,7 @@ def decode(
     missing = [name for name, field in fields.items() if name not in record and _default(field) is dataclasses.MISSING]
     if missing:
         raise ValueError(f"{where} must have the field {missing[0]!r}; it is missing. Add it.")
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     read = read or {}
     values = {
         name: read[name](value) if name in read else _read(value, hints[name], f"{where}.{name}")
