@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis is reproducible, and no test waits for the disk."""
+"""Shared by all tests: hypothesis is reproducible, no test waits for the disk or writes to the user's cache folder."""
 
 import os
 
@@ -17,4 +17,12 @@ def no_waiting_for_the_disk():
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder_of_the_tests(tmp_path_factory):
+    """A cache folder of this session, also for the processes that tests start: the user's own is left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

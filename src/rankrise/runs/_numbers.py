@@ -54,8 +54,16 @@ def rank_correlation(x: Array, y: Array) -> float:
     >>> rank_correlation(np.arange(4.0), np.array([1.0, 2.0, 8.0, 9.0]))
     1.0
     """
-    from scipy.stats import rankdata
-
-    a, b = (rankdata(values) - (len(values) + 1) / 2 for values in (x, y))
+    a, b = (_ranks(values) - (len(values) + 1) / 2 for values in (x, y))
     size = float(np.sqrt((a @ a) * (b @ b)))
     return round(float(a @ b) / size, 12) if size else 0.0
+
+
+def _ranks(values: Array) -> Array:
+    """The ranks from 1; equal values share their mean rank, and a NaN leaves no value a rank.
+
+    `scipy.stats.rankdata` gives the same numbers, but its package takes a second to import.
+    """
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Array = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return np.full_like(ranks, np.nan) if np.isnan(values).any() else ranks

@@ -8,7 +8,6 @@ here knows an experiment by name: names, titles and words come as arguments.
 from rankrise.view._colours import colour_ramps as colour_ramps
 from rankrise.view._diff_page import diff_page as diff_page
 from rankrise.view._draw import draw as draw
-from rankrise.view._draw import save_figure as save_figure
 from rankrise.view._figure import Axis as Axis
 from rankrise.view._figure import Cells as Cells
 from rankrise.view._figure import Control as Control
@@ -34,6 +33,7 @@ from rankrise.view._networks import time_label as time_label
 from rankrise.view._page import asset as asset
 from rankrise.view._page import plotly_script as plotly_script
 from rankrise.view._page import render as render
+from rankrise.view._saved import save_figure as save_figure
 from rankrise.view._spectra import perturbation_vs_init as perturbation_vs_init
 from rankrise.view._spectra import spectrum_over_training as spectrum_over_training
 from rankrise.view._stable_ranks import stable_rank_by_head as stable_rank_by_head

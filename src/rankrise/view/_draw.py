@@ -1,5 +1,6 @@
 """Figures drawn with matplotlib, as SVG, PNG or PDF; the same figure gives the same bytes every time."""
 
+import io
 import itertools
 import os
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rankrise._extras import require
 from rankrise.store import replacing
 from rankrise.view._colours import VIRIDIS, colour_of, colours, ink_on, shade
-from rankrise.view._figure import Axis, FigureData, Panel, Trace, to_csv
+from rankrise.view._figure import Axis, FigureData, Panel, Trace
 from rankrise.view._notation import to_mathtext
 
 if TYPE_CHECKING:
@@ -69,36 +70,29 @@ def draw(figure: FigureData, path: str | os.PathLike[str]) -> Path:
         ValueError: The path has another ending.
     """
     target = Path(path)
-    _save(figure, target)
+    draw_files(figure, target)
     return target
 
 
-def save_figure(figure: FigureData, folder: str | os.PathLike[str]) -> tuple[Path, Path, Path]:
-    """Write `<name>.svg`, `<name>.png` and the numbers behind them, `<name>.csv`.
-
-    Returns:
-        The three paths.
-    """
-    svg, png, csv = (Path(folder) / f"{figure.name}{ending}" for ending in (".svg", ".png", ".csv"))
-    _save(figure, svg, png)
-    with replacing(csv, "figure") as temporary:
-        temporary.write_text(to_csv(figure), encoding="utf-8")
-    return svg, png, csv
-
-
-def _save(figure: FigureData, *targets: Path) -> None:
+def draw_files(figure: FigureData, *targets: Path) -> list[bytes]:
+    """Draw a figure to several files, and return the bytes of each. The arguments and refusals are those of `draw`."""
     require("Drawing a figure", "matplotlib")
     import matplotlib as mpl
 
     for target in targets:
         if target.suffix not in _KINDS:
             raise ValueError(f"`path` must end in {', '.join(_KINDS)}; got {target.name!r}. Change the ending.")
+    written = []
     with mpl.rc_context(cast("Any", {**dict(mpl.rcParamsDefault), **_STYLE, "backend": "Agg"})):
         picture = _picture(figure)
         for target in targets:
+            buffer = io.BytesIO()
+            picture.savefig(buffer, format=target.suffix[1:], **_KINDS[target.suffix])
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target, "figure") as temporary:
-                picture.savefig(temporary, format=target.suffix[1:], **_KINDS[target.suffix])
+                temporary.write_bytes(buffer.getvalue())
+            written.append(buffer.getvalue())
+    return written
 
 
 def _picture(figure: FigureData) -> "Figure":
