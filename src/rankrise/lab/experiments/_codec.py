@@ -72,7 +72,7 @@ def decode(
     missing = [name for name, field in fields.items() if name not in record and _default(field) is dataclasses.MISSING]
     if missing:
         raise ValueError(f"{where} must have the field {missing[0]!r}; it is missing. Add it.")
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # every class can be hashed
     read = read or {}
     values = {
         name: read[name](value) if name in read else _read(value, hints[name], f"{where}.{name}")
