@@ -20,6 +20,8 @@ from typing import BinaryIO, Self
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+_LONGEST_NAME = 255  # in bytes; file systems take no longer one
+_LONGEST_PATH = 1000  # of a file within its folder
 
 
 class UntrustedInputError(ValueError):
@@ -222,6 +224,8 @@ class UntrustedFolder:
     @contextlib.contextmanager
     def _parent(self, name: str) -> Iterator[tuple[int, str]]:
         """Yield the handle on the directory that holds `name`, and the last part of the name."""
+        if len(name) > _LONGEST_PATH:
+            raise UntrustedInputError(f"A name must lead to a file inside the folder; got {_short(name)}.")
         *parts, last = name.split("/")
         for part in (*parts, last):
             _part(part)
@@ -260,18 +264,23 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _part(name: str) -> str:
-    """Return a name that is one part of a path, and not a step upwards."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name or (not name.isascii() and not _is_text(name)):
-        raise UntrustedInputError(f"A name must lead to a file inside the folder; got {name!a}.")
+    """Return a name that is one part of a path, not a step upwards, and not longer than file systems take."""
+    is_path = name in ("", ".", "..") or "/" in name or "\0" in name
+    if is_path or not 0 < _num_bytes(name) <= _LONGEST_NAME:
+        raise UntrustedInputError(f"A name must lead to a file inside the folder; got {_short(name)}.")
     return name
 
 
-def _is_text(name: str) -> bool:
+def _num_bytes(name: str) -> int:
+    """Return the length of a name on disk; 0 if it cannot be written in UTF-8."""
     try:
-        name.encode()
+        return len(name.encode())
     except UnicodeEncodeError:
-        return False
-    return True
+        return 0
+
+
+def _short(name: str) -> str:
+    return ascii(name) if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]!a} and more"
 
 
 def _open(name: str, flags: int, parent: int, path: Path) -> int:
