@@ -188,6 +188,14 @@ def test_links_between_pages_lead_somewhere(path):
         assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
 
 
+def test_files_of_the_recipes_exist():
+    """Every file of a recipe is there, but for the new ones, which have NAME in their name."""
+    recipes = (ROOT / "CONTRIBUTING.md").read_text().split("## Six recipes")[1].split("## Style")[0]
+    files = [name for name in re.findall(r"`((?:src|tests|docs)/[\w./-]+)`", recipes) if "NAME" not in name]
+    assert len(files) > 12
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
 def test_version_is_in_the_changelog_and_the_citation():
     release = rr.__version__.removesuffix(".dev0")
     assert f"## {release}" in (ROOT / "CHANGELOG.md").read_text()
