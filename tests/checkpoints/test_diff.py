@@ -193,7 +193,7 @@ def test_large_tensors_are_read_in_blocks(tmp_path, monkeypatch):
     base = files.weights()
     folders = pair(tmp_path, base, files.tuned(base, size=0.1))
     whole, quick = diff(*folders, heads=False), diff(*folders, summary=True)
-    monkeypatch.setattr("rankrise.checkpoints.delta._change._BLOCK_ELEMENTS", 50)
+    monkeypatch.setattr("rankrise.checkpoints.delta._change.BLOCK_ELEMENTS", 50)
     monkeypatch.setattr("rankrise.checkpoints.delta._spectra.HELD_BYTES", 0)
     for before, after in ((whole, diff(*folders, heads=False)), (quick, diff(*folders, summary=True))):
         for one, other in zip(before.rows, after.rows, strict=True):

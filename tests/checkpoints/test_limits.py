@@ -85,7 +85,7 @@ def test_a_change_too_large_for_float32(tmp_path, summary, monkeypatch):
         for side, state in (("base", base), ("tuned", tuned)):
             files.save(tmp_path / side, {name: t.to(dtype) for name, t in state.items()}, None)
         for elements in (2**24, 4):
-            monkeypatch.setattr("rankrise.checkpoints.delta._change._BLOCK_ELEMENTS", elements)
+            monkeypatch.setattr("rankrise.checkpoints.delta._change.BLOCK_ELEMENTS", elements)
             vector, matrix = diff(tmp_path / "base", tmp_path / "tuned", summary=summary).rows
             assert (vector.status, matrix.status) == ("changed", "changed")
             assert matrix.norm == pytest.approx(6e38 * 12**0.5, rel=1e-2)
@@ -99,7 +99,7 @@ def test_a_change_too_large_for_float32_in_some_rows(tmp_path, summary, monkeypa
     base = torch.cat([torch.zeros(3, 4), torch.full((1, 4), -3e38)])
     files.save(tmp_path / "base", {"h.0.weight": base}, None)
     files.save(tmp_path / "tuned", {"h.0.weight": torch.cat([1e38 * torch.eye(3, 4), -base[3:]])}, None)
-    monkeypatch.setattr("rankrise.checkpoints.delta._change._BLOCK_ELEMENTS", 4)
+    monkeypatch.setattr("rankrise.checkpoints.delta._change.BLOCK_ELEMENTS", 4)
     (row,) = diff(tmp_path / "base", tmp_path / "tuned", summary=summary).rows
     change = torch.cat([1e38 * torch.eye(3, 4).double(), torch.full((1, 4), 6e38, dtype=torch.float64)])
     assert row.norm == pytest.approx(float(change.norm()))

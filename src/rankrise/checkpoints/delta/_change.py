@@ -18,7 +18,8 @@ from rankrise.checkpoints.files import Checkpoint
 from rankrise.checkpoints.match import Pair
 
 HELD_BYTES = 2**31  # of tensors held: a change, or a change and the factors of others; what is larger is read again
-_BLOCK_ELEMENTS = 2**24  # 64 MB in float32
+BLOCK_ELEMENTS = 2**18  # 1 MB in float32: it stays in the cache, and its memory is used again without page faults
+_READ_AGAIN_ELEMENTS = 2**24  # of a change that is too large to hold, whose every block costs a product
 
 
 class Block(NamedTuple):
@@ -67,10 +68,10 @@ class Matrix:
         """Rows `begin` to `end` of the base and the tuned, in one dtype: float32, or float64 if one of them has it."""
         return self._widened(*self._stored(begin, end))
 
-    def spans(self) -> Iterator[tuple[int, int]]:
+    def spans(self, elements: int | None = None) -> Iterator[tuple[int, int]]:
         """First and last row of every block that is read at a time."""
         m, n = self.shape
-        size = max(1, _BLOCK_ELEMENTS // max(1, n))
+        size = max(1, (elements or BLOCK_ELEMENTS) // max(1, n))
         return ((begin, min(m, begin + size)) for begin in range(0, m, size))
 
     def _stored(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
@@ -156,11 +157,10 @@ class Delta:
             return
         if self._is_small:
             if self._whole is None:
-                blocks = list(self._read())
-                self._whole = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+                self._whole = self._read_whole()
             yield self._whole
             return
-        yield from self._read()
+        yield from self._read(_READ_AGAIN_ELEMENTS)
 
     @property
     def source(self) -> Tensor | Blocks:
@@ -182,9 +182,21 @@ class Delta:
         eps = torch.finfo(torch.float64 if is_wide else torch.float32).eps
         return eps * self.base_norm * (1 / math.sqrt(m) + 1 / math.sqrt(n)) / math.sqrt(12)
 
-    def _read(self) -> Iterator[Tensor]:
+    def _read_whole(self) -> Tensor:
+        whole: Tensor | None = None
+        at = 0
+        for block in self._read(BLOCK_ELEMENTS):
+            if len(block) == self.matrix.shape[0]:
+                return block
+            whole = block.new_empty(self.matrix.shape) if whole is None else whole
+            whole[at : at + len(block)] = block
+            at += len(block)
+        assert whole is not None  # it has rows
+        return whole
+
+    def _read(self, elements: int) -> Iterator[Tensor]:
         squares = 0.0
-        for begin, end in self.matrix.spans():
+        for begin, end in self.matrix.spans(elements):
             base, tuned = self.matrix.weights(begin, end)
             squares += float(torch.linalg.vector_norm(base, dtype=torch.float64)) ** 2
             yield tuned - base

@@ -3,7 +3,7 @@
 Symbols:
     m, n    rows and columns
     S       S_ij, the variance of the rounding error in Δ_ij, ulp²/12 of each checkpoint
-    V       (n, 8), an estimate of the leading right singular subspace
+    V       (n, 8), an estimate of the leading right singular subspace; held as Vᵀ
 """
 
 import math
@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankrise.checkpoints.delta._change import HELD_BYTES, Matrix
+from rankrise.checkpoints.delta._change import BLOCK_ELEMENTS, HELD_BYTES, Matrix
 from rankrise.linalg import rank_above_floor, storage_dtype
 
 _SPECTRUM_WORK = {"cpu": 2**25, "cuda": 2**28}  # elements of a matrix whose floor is found in full
+_READ_AGAIN_ELEMENTS = 2**24  # of a change that is not held: few blocks, because each costs a Gram matrix
 _NUM_VECTORS = 8
 _MOST_PASSES = 24
 _GROWTH = 1e-3  # of σ̂² in a pass: below it the iteration stops
@@ -97,8 +98,9 @@ def delta_blocks(matrix: Matrix, sums: Sums) -> Callable[[], Iterator[Tensor]]:
         if held is not None:
             yield held.double() if wide else held
             return
-        for block in matrix.blocks():
-            yield block.tuned.double() - block.base.double() if wide else block.tuned - block.base
+        for begin, end in matrix.spans(_READ_AGAIN_ELEMENTS):
+            base, tuned = matrix.weights(begin, end)
+            yield tuned.double() - base.double() if wide else tuned - base
 
     return blocks
 
@@ -109,21 +111,22 @@ def leading_values(blocks: Callable[[], Iterator[Tensor]], columns: int) -> Tens
     k = min(_NUM_VECTORS, columns)
     generator = torch.Generator("cpu").manual_seed(0)
     v = torch.randn(columns, k, generator=generator, dtype=torch.float64)
-    v = torch.linalg.qr(v).Q.to(first)
+    v = torch.linalg.qr(v).Q.mT.to(first).contiguous()
     previous = 0.0
     for _ in range(_MOST_PASSES):
         gram = torch.zeros(k, k, dtype=torch.float64, device=v.device)
-        image = torch.zeros(columns, k, dtype=torch.float64, device=v.device)
+        image = torch.zeros(k, columns, dtype=torch.float64, device=v.device)
         for delta in blocks():
-            u = delta @ v
-            gram += (u.mT @ u).double()  # (Δ V)ᵀ(Δ V)
-            image += (delta.mT @ u).double()  # ΔᵀΔ V
+            for rows in delta.split(max(1, BLOCK_ELEMENTS // columns)):  # each is read from memory once for both
+                u = v @ rows.mT  # thin products are fastest with the long side last
+                gram += (u @ u.mT).double()  # (Δ V)ᵀ(Δ V)
+                image += (u @ rows).double()  # (ΔᵀΔ V)ᵀ
         values: Tensor = torch.linalg.eigvalsh(gram).clamp_min(0).flip(0)
         top = float(values[0])
         if top <= previous * (1 + _GROWTH) or not top:
             break
         previous = top
-        v = torch.linalg.qr(image / image.norm()).Q.to(first)
+        v = torch.linalg.qr((image / image.norm()).mT).Q.mT.to(first).contiguous()
     return values.sqrt().cpu()
 
 
@@ -217,5 +220,7 @@ def _largest(block: Tensor) -> float:
 
 def _square_sum(block: Tensor, largest: float) -> float:
     comfortable = _COMFORT[0] <= largest <= _COMFORT[1] or largest == 0
-    norm = torch.linalg.vector_norm(block, dtype=None if comfortable else torch.float64)
-    return float(norm) * float(norm)  # infinite where too large
+    if not comfortable:
+        norm = float(torch.linalg.vector_norm(block, dtype=torch.float64))
+        return norm * norm  # infinite where too large
+    return float(torch.linalg.vector_norm(block, dim=-1).double().square().sum())  # long sums lose digits in float32
