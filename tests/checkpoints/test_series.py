@@ -1,8 +1,10 @@
 """Which files are the steps of a series, and which neighbours do not belong together."""
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from rankrise.checkpoints import find_steps
+from rankrise.checkpoints import find_steps, open_checkpoint
 from rankrise.checkpoints.compare._sources import jumps, number_steps
 
 
@@ -99,3 +101,56 @@ def test_jumps():
     ((*_, why),) = jumps([1, 2], [2.0, 0.5], [None, 0.9])
     assert "shrinks to 25%" in why
     assert jumps([1, 2], [None, 1.0], [None, None]) == []
+
+
+@pytest.mark.parametrize("name", ["step-{}.th", "step-{}", "step-{}.weights", "step-{}.bin"])
+@pytest.mark.parametrize("old", [False, True])
+def test_files_are_told_apart_by_content_and_not_by_extension(tmp_path, name, old):
+    for n in (1, 2):
+        torch.save({"w": torch.ones(2, n)}, tmp_path / name.format(n), _use_new_zipfile_serialization=not old)
+        (tmp_path / f"notes-{n}.txt").write_text("PK")
+        torch.save({"step": n}, tmp_path / f"rng_state_{n}.pth")
+    (tmp_path / "notes-3.txt").write_text("")
+    assert [step.path.name for step in find_steps(tmp_path)] == [name.format(1), name.format(2)]
+    assert open_checkpoint(tmp_path / name.format(2), allow_torch_load=True).tensors["w"].shape == (2, 2)
+    with pytest.raises(ValueError, match="is a pickle, which can run code"):
+        open_checkpoint(tmp_path / name.format(2))
+
+
+def test_safetensors_of_another_name(tmp_path):
+    save_file({"w": torch.ones(2, 3)}, tmp_path / "step-1.bin")
+    assert open_checkpoint(tmp_path / "step-1.bin").kind == "safetensors"
+    (tmp_path / "step-1.th").write_text("notes")
+    with pytest.raises(ValueError, match="by its first bytes it is none of these"):
+        open_checkpoint(tmp_path / "step-1.th")
+
+
+ONE_RUN = [None, 0.945, 0.974, 0.987, 0.995, 0.998, 0.9996, 0.9999]  # a real series of adapters, steps 100 to 750
+SEVERAL = [None, 0.985, 0.42, 0.994, 0.66, 0.992, 0.994, 0.997, 0.999, 1.0]  # real adapters of three fine-tunes
+
+
+def jumped(cosines, steps=None, **options):
+    steps = list(range(1, len(cosines) + 1)) if steps is None else steps
+    return [after for _, after, _ in jumps(steps, [1.0] * len(cosines), cosines, **options)]
+
+
+def test_unrelated_fine_tunes_from_one_base_are_no_run():
+    assert jumped(ONE_RUN, [100, 200, 300, 400, 500, 600, 700, 750]) == []
+    assert jumped(SEVERAL) == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("cosines", "steps", "start", "found"),
+    [
+        ([None, 0.3, 0.9, 0.9, 0.9], [10, 100, 110, 120, 130], 0, []),  # a long gap may turn far
+        ([None, 0.9, 0.9, 0.9, 0.3], [100, 110, 120, 130, 140], 0, [140]),  # a short one may not
+        ([None, 0.8, 0.8, 0.8, 0.8], [100, 110, 120, 130, 140], 0, []),  # it wanders about its goal
+        ([None, 0.3, 0.9, 0.9, 0.9], [1010, 1100, 1110, 1120, 1130], 1000, []),  # counted from the base
+        ([None, 0.3], [1, 2], 0, []),
+        ([None, 0.1], [1, 2], 0, [2]),
+        ([None, 0.1], [0, 2], 0, []),
+        ([None, 0.1, None, 0.1], [1, 2, 3, 4], 0, [2, 4]),
+    ],
+)
+def test_a_neighbour_is_judged_by_its_gap_and_by_the_others(cosines, steps, start, found):
+    assert jumped(cosines, steps, start=start) == found

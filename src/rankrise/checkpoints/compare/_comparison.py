@@ -44,6 +44,7 @@ class Plan:
     steps: tuple[Step, ...]
     checkpoints: tuple[Checkpoint, ...]
     preflights: tuple[Preflight, ...]
+    base_step: int = 0  # number of the base, where it is the first of the series
 
 
 def plan_diff(
@@ -62,13 +63,15 @@ def plan_diff(
     start, found, note = find_sources(base, tuned, allow_torch_load)
     steps = tuple(step for step, _ in found)
     checkpoints = tuple(open_source(source, allow_torch_load) for _, source in found)
+    base_step = 0
     if start is None and not checkpoints[0].is_adapter:
         if len(checkpoints) < 2:
             raise ValueError(f"A base is needed to see what {checkpoints[0].path} learned: pass it first.")
+        base_step = steps[0].step
         start, steps, checkpoints = checkpoints[0], steps[1:], checkpoints[1:]
     preflights = [match_checkpoints(start, checkpoint) for checkpoint in checkpoints]
     preflights[0] = replace(preflights[0], notes=(*note, *preflights[0].notes))
-    return Plan(start, steps, checkpoints, tuple(preflights))
+    return Plan(start, steps, checkpoints, tuple(preflights), base_step)
 
 
 def diff(
@@ -131,7 +134,7 @@ def diff(
         notes=tuple(notes),
         seconds=time.monotonic() - began,
     )
-    return _with_jumps(_with_size(result))
+    return _with_jumps(_with_size(result), plan.base_step)
 
 
 def _measure(
@@ -196,14 +199,14 @@ def _with_size(result: Diff) -> Diff:
     return result if note is None else replace(result, notes=(*result.notes, note))
 
 
-def _with_jumps(result: Diff) -> Diff:
+def _with_jumps(result: Diff, start: int) -> Diff:
     """The result with a note, and a warning, for every jump."""
     if not result.is_series:
         return result
     steps = [step.step for step in result.steps]
     notes = [
         f"the series jumps between {before} and {after}: {why}; are these files of one run?"
-        for before, after, why in jumps(steps, result.curves["norm"], result.curves["overlap"])
+        for before, after, why in jumps(steps, result.curves["norm"], result.curves["overlap"], start=start)
     ]
     for note in notes:
         warnings.warn(note, CheckpointWarning, stacklevel=3)

@@ -1,12 +1,14 @@
 """From what the user named to a base and its steps: one checkpoint, several, or a folder of numbered ones.
 
-Between two checkpoints of one run the change since the base keeps growing, and its cosine with the change before stays
-high. A file of another run has learned other directions, and the cosine falls to nothing: `jumps` reports such steps.
+Between two checkpoints of one run the change since the base keeps growing, and turns less and less. A file of another
+run has learned other directions, and the change turns more than the series does elsewhere: `jumps` reports such steps.
 """
 
 import itertools
+import math
 import os
 import re
+import statistics
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -14,7 +16,9 @@ from typing import NamedTuple
 
 from rankrise.checkpoints.files import Checkpoint, is_weights, leads_out, open_checkpoint, show
 
-_LEAST_COSINE = 0.2
+_LEAST_COSINE = 0.2  # with few neighbours to compare with
+_TIMES = 2.0  # the median angle of the other neighbours
+_FEW = 2
 _SHRINKS = 0.5
 _MOST_STEPS = 10_000
 _MOST_DIGITS = 15
@@ -109,10 +113,9 @@ def find_steps(folder: str | PathLike[str]) -> list[Step]:
     folder = Path(folder)
     groups: dict[str, list[Path]] = {}
     for entry in folder.iterdir() if folder.is_dir() else ():
-        is_file = entry.name.endswith(".safetensors") or is_weights(entry.name)
         if leads_out(folder, Path(os.path.realpath(entry))) or _SHARD.search(entry.name):
             continue  # a link to elsewhere, which the user did not name; a part of a checkpoint
-        if _numbers(entry.name) and (entry.is_dir() or is_file):
+        if _numbers(entry.name) and (entry.is_dir() or is_weights(entry)):
             groups.setdefault(re.sub(r"\d+", "#", entry.name), []).append(entry)
     longest = max(groups, key=lambda name: (len(groups[name]), name), default=None)
     paths = [] if longest is None else sorted(groups[longest], key=lambda path: (_numbers(path.name), path.name))
@@ -142,23 +145,56 @@ def number_steps(paths: Sequence[str | PathLike[str]]) -> list[Step]:
 
 
 def jumps(
-    steps: Sequence[int], norms: Sequence[float | None], cosines: Sequence[float | None]
+    steps: Sequence[int], norms: Sequence[float | None], cosines: Sequence[float | None], *, start: int = 0
 ) -> list[tuple[int, int, str]]:
     """Pairs of neighbouring steps that one run does not explain, and why.
+
+    A run whose steps were all independent would turn its change by `θ = arccos √(t/t′)` between steps t and t′. A run
+    that goes anywhere turns it by less, and a run that wanders about its goal turns it by one angle every time. A
+    neighbour is therefore reported where its angle is larger than that θ, and more than twice the median of the other
+    neighbours, both as an angle and in units of its θ. Where there are fewer than two others, its cosine must be below
+    0.2. `studies/series_jumps.py` measures how often this is right.
 
     Args:
         steps: Their numbers.
         norms: Size of the whole change at each.
         cosines: Cosine of each change with the one before, None for the first.
+        start: Number of the step that the changes are measured from.
     """
     found = []
     rows = list(zip(steps, norms, cosines, strict=True))
-    for (before, norm0, _), (after, norm, cosine) in itertools.pairwise(rows):
-        if cosine is not None and cosine < _LEAST_COSINE:
+    turns = [
+        None if cosine is None else _turn(before - start, after - start, cosine)
+        for (before, *_), (after, _, cosine) in itertools.pairwise(rows)
+    ]
+    for i, ((before, norm0, _), (after, norm, cosine)) in enumerate(itertools.pairwise(rows)):
+        turn, others = turns[i], [t for j, t in enumerate(turns) if j != i and t is not None]
+        if turn is not None and _stands_out(turn, others):
             found.append((before, after, f"the change points elsewhere (cosine {cosine:.2f})"))
         elif norm is not None and norm0 and norm < _SHRINKS * norm0:
             found.append((before, after, f"the change shrinks to {norm / norm0:.0%}"))
     return found
+
+
+class _Turn(NamedTuple):
+    angle: float  # between two changes
+    in_units: float  # of the angle that independent steps would give
+
+
+def _stands_out(turn: _Turn, others: Sequence[_Turn]) -> bool:
+    if turn.in_units <= 1:
+        return False
+    if len(others) < _FEW:
+        return math.cos(turn.angle) < _LEAST_COSINE
+    usual = statistics.median(other.angle for other in others)
+    in_units = statistics.median(other.in_units for other in others)
+    return turn.angle > _TIMES * usual and turn.in_units > _TIMES * in_units
+
+
+def _turn(before: int, after: int, cosine: float) -> _Turn:
+    share = min(max(before / after, 0.0), 0.999) if after > 0 else 0.0
+    angle = math.acos(min(max(cosine, -1.0), 1.0))
+    return _Turn(angle, angle / math.acos(math.sqrt(share)))
 
 
 def _numbers(name: str) -> tuple[int, ...]:

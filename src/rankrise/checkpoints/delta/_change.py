@@ -185,9 +185,10 @@ class Delta:
     def _read_whole(self) -> Tensor:
         whole: Tensor | None = None
         at = 0
-        for block in self._read(BLOCK_ELEMENTS):
+        for block in self._read(BLOCK_ELEMENTS):  # to its end, where the norm of the base is known
             if len(block) == self.matrix.shape[0]:
-                return block
+                whole = block
+                continue
             whole = block.new_empty(self.matrix.shape) if whole is None else whole
             whole[at : at + len(block)] = block
             at += len(block)

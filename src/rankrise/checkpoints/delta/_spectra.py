@@ -117,7 +117,7 @@ def leading_values(blocks: Callable[[], Iterator[Tensor]], columns: int) -> Tens
         gram = torch.zeros(k, k, dtype=torch.float64, device=v.device)
         image = torch.zeros(k, columns, dtype=torch.float64, device=v.device)
         for delta in blocks():
-            for rows in delta.split(max(1, BLOCK_ELEMENTS // columns)):  # each is read from memory once for both
+            for rows in torch.split(delta, max(1, BLOCK_ELEMENTS // columns)):  # each stays in the cache
                 u = v @ rows.mT  # thin products are fastest with the long side last
                 gram += (u @ u.mT).double()  # (Δ V)ᵀ(Δ V)
                 image += (u @ rows).double()  # (ΔᵀΔ V)ᵀ

@@ -14,7 +14,7 @@ from rankrise.checkpoints.files._adapter_files import LowRankDelta, is_mlx, mlx_
 from rankrise.checkpoints.files._folders import File, find_file, find_inside, has_file, read_json, show
 from rankrise.checkpoints.files._quantised import Scale, find_scales
 from rankrise.checkpoints.files._safetensors import TensorInfo, open_safetensors
-from rankrise.checkpoints.files._torch_files import TORCH_SUFFIXES, is_weights, open_torch
+from rankrise.checkpoints.files._torch_files import TORCH_SUFFIXES, file_format, is_weights, open_torch
 
 
 class Part(Protocol):
@@ -128,15 +128,17 @@ def open_checkpoint(path: str | PathLike[str], *, allow_torch_load: bool = False
 
 def _open_file(path: Path, allowed: bool) -> Checkpoint:
     file = find_file(path)
-    if path.name.endswith(TORCH_SUFFIXES):
-        return _whole(path, "torch", open_torch(file, allowed=allowed), file, _config(path.parent))
     if path.name.endswith(".safetensors.index.json"):
         return _open_sharded(path.parent, path.name, allowed)
-    if not path.name.endswith(".safetensors"):
-        raise ValueError(
-            f"{show(path)} must be a folder, a .safetensors file or, where allowed, one of {', '.join(TORCH_SUFFIXES)}."
-        )
-    return _safetensors(path, file, path.parent)
+    found = "safetensors" if path.name.endswith(".safetensors") else file_format(file)
+    if found == "safetensors":
+        return _safetensors(path, file, path.parent)
+    if found == "torch" or path.name.endswith(TORCH_SUFFIXES):
+        return _whole(path, "torch", open_torch(file, allowed=allowed), file, _config(path.parent))
+    raise ValueError(
+        f"{show(path)} must be a folder, a .safetensors file or, where allowed, a file of torch.save; by its first "
+        "bytes it is none of these. Name the file with the weights."
+    )
 
 
 def _open_folder(folder: Path, allowed: bool) -> Checkpoint:
@@ -155,7 +157,7 @@ def _open_folder(folder: Path, allowed: bool) -> Checkpoint:
                          f"{', '.join(map(show, several[:4]))}{' …' if len(several) > 4 else ''}.")  # fmt: skip
     if _TORCH_INDEX in found:
         return _open_sharded(folder, _TORCH_INDEX, allowed)
-    pickles = [name for name in found if is_weights(name)]
+    pickles = [name for name in found if name.endswith(TORCH_SUFFIXES) and is_weights(folder / name)]
     if len(pickles) == 1:
         file = find_inside(folder, pickles[0])
         return _whole(folder, "torch", open_torch(file, allowed=allowed), file, _config(folder))

@@ -14,17 +14,20 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
 
 import torch
 from torch import Tensor
 
-from rankrise.checkpoints.files._folders import File, read_bytes, show
+from rankrise.checkpoints.files._folders import File, find_file, read_bytes, show
 from rankrise.checkpoints.files._safetensors import TensorInfo, check_name, read_flat
 from rankrise.checkpoints.files._torch_pickle import NotPlain, Refused, Strided, read_pickle
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
-_NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pt|pth)")
+_NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pth?|th)")
+_HEAD_BYTES = 600  # the first member of an archive is `<name>/data.pkl`
+_STREAM = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the first pickle before torch 1.6: `_MAGIC`
 _INNER = ("state_dict", "model", "model_state_dict", "model_state", "module", "net")
 _DESCRIPTION = re.compile(r"(?P<root>[^/]+)/data\.pkl")
 _ARCHIVE = b"PK"
@@ -59,9 +62,21 @@ class TorchFile:
         return flat.as_strided(tensor.shape, tensor.stride)
 
 
-def is_weights(name: str) -> bool:
-    """Whether a file name is that of weights in torch's format, and not of the Trainer's other files."""
-    return name.endswith(TORCH_SUFFIXES) and not _NOT_WEIGHTS.fullmatch(name)
+def is_weights(path: Path) -> bool:
+    """Whether a file holds weights, of torch or safetensors, by its first bytes; the Trainer's other files do not."""
+    if _NOT_WEIGHTS.fullmatch(path.name) or not path.is_file():
+        return False
+    return path.name.endswith((".safetensors", *TORCH_SUFFIXES)) or file_format(find_file(path)) is not None
+
+
+def file_format(file: File) -> Literal["torch", "safetensors"] | None:
+    """What a file is by its first bytes, whatever its name ends in; None if it is neither."""
+    with file.open() as descriptor:
+        head = read_bytes(descriptor, 0, min(file.size, _HEAD_BYTES))
+    if head.startswith(_STREAM) or (head.startswith(_ARCHIVE) and b"/data.pkl" in head):
+        return "torch"
+    is_header = 8 < int.from_bytes(head[:8], "little") + 8 <= file.size and head[8:9] == b"{"
+    return "safetensors" if is_header else None
 
 
 def open_torch(file: File, *, allowed: bool) -> TorchFile:
