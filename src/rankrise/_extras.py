@@ -15,6 +15,7 @@ _EXTRAS = {
     "plotly": _Extra("plotly", "report"),
     "PIL": _Extra("pillow", "images"),
     "transformers": _Extra("transformers", "hf"),
+    "huggingface_hub": _Extra("huggingface_hub", "hf"),
     "tokenizers": _Extra("tokenizers", "hf"),
     "peft": _Extra("peft", "peft"),
     "lightning": _Extra("lightning", "lightning"),

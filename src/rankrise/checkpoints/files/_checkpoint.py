@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rankrise.checkpoints.files._adapter_files import LowRankDelta, is_mlx, mlx_deltas, peft_deltas
 from rankrise.checkpoints.files._folders import File, find_file, find_inside, has_file, read_json, show
+from rankrise.checkpoints.files._hub import local_path
 from rankrise.checkpoints.files._quantised import Scale, find_scales
 from rankrise.checkpoints.files._safetensors import TensorInfo, open_safetensors
 from rankrise.checkpoints.files._torch_files import TORCH_SUFFIXES, file_format, is_weights, open_torch
@@ -107,7 +108,7 @@ def open_checkpoint(path: str | PathLike[str], *, allow_torch_load: bool = False
     Everything a file says is checked before it is believed, and nothing outside a folder is read.
 
     Args:
-        path: A file or a folder.
+        path: A file, a folder, or `owner/name@revision` on the Hugging Face hub.
         allow_torch_load: Read `.pt`, `.pth`, `.bin` and `.ckpt` with `weights_only=True`.
 
     Raises:
@@ -122,7 +123,7 @@ def open_checkpoint(path: str | PathLike[str], *, allow_torch_load: bool = False
     ...     checkpoint.kind, checkpoint.tensors["w"].shape, checkpoint.read_rows("w", 1, 2).tolist()
     ('safetensors', (3, 3), [[0.0, 1.0, 0.0]])
     """
-    path = Path(path)
+    path = local_path(path, allow_torch_load=allow_torch_load)
     return _open_folder(path, allow_torch_load) if path.is_dir() else _open_file(path, allow_torch_load)
 
 

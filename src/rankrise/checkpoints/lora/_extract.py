@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rankrise.checkpoints.delta import find_device, note_on_size
-from rankrise.checkpoints.files import Checkpoint, open_checkpoint, show
+from rankrise.checkpoints.files import Checkpoint, local_path, open_checkpoint, show
 from rankrise.checkpoints.lora._advice import Advice, check_any
 from rankrise.checkpoints.lora._allocation import RankRule
 from rankrise.checkpoints.lora._not_carried import NotCarried, find_left_out, find_saved
@@ -134,6 +134,8 @@ def extract_lora(
     rule = RankRule.of(energy=energy, error=error, rank=rank, budget=budget, floor=floor, snap=snap)
     _check_options(out, verify, dtype)
     device = find_device(device)
+    name, _, revision = str(base).partition("@") if not Path(base).exists() else (str(base), "", "")
+    base, tuned = (local_path(path, allow_torch_load=allow_torch_load) for path in (base, tuned))
     before, after = (open_checkpoint(path, allow_torch_load=allow_torch_load) for path in (base, tuned))
     preflight = preflight_lora(before, after)
     if verify:
@@ -157,7 +159,8 @@ def extract_lora(
         written = [_adapter_module(found[m.name], m.rank, dtype) for m in advice.modules if m.rank]
         others_names = [m.name for m in modules.values() if m.name not in advice.ranks]
         whole = {name: _whole(after, tensor) for name, (_, tensor) in saved.items()}
-        adapter = Adapter(written, whole, saved_modules, str(base), _task(before), others_names)
+        kept = {"revision": revision} if revision else {}
+        adapter = Adapter(written, whole, saved_modules, name, _task(before), others_names, kept)
 
         def check(folder: Path) -> dict[str, Any]:
             nonlocal errors, logits
