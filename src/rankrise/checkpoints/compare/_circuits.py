@@ -107,7 +107,7 @@ def _has_grid(tuned: Checkpoint, pair: Pair) -> bool:
 
 
 def _variance(view: WeightView, pairs: Mapping[str, Pair], stored: list[tuple[Checkpoint, str, Get]]) -> Tensor:
-    """Of the rounding in the change of one role, (heads, d, r)."""
+    """Return the variance of the rounding in the change of one role, (heads, d, r)."""
     variances = []
     for checkpoint, side, read in stored:
         weight = read(view.parameter)

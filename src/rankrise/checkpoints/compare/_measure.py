@@ -77,7 +77,7 @@ def _null(rows: int, columns: int, inner: int | None) -> tuple[tuple[str, float]
 
 
 def null_fields(shape: tuple[int, int], inner: int | None = None) -> dict[str, float]:
-    """What a random matrix of this shape, or a product of random factors, would show."""
+    """Return what a random matrix of this shape, or a product of random factors, would show."""
     return dict(_null(max(shape), min(shape), inner))
 
 
@@ -218,7 +218,7 @@ def _same_bits(one: Checkpoint, now: LowRankDelta, other: Checkpoint, then: LowR
 def _factors(
     checkpoint: Checkpoint | None, delta: LowRankDelta | None, shape: tuple[int, ...], rank: int
 ) -> tuple[Tensor, Tensor]:
-    """Factors with `rank` columns, those that there are not being zero."""
+    """Return factors with `rank` columns; columns that the adapter does not have are zero."""
     if checkpoint is None or delta is None:
         return torch.zeros(shape[0], rank, dtype=torch.float64), torch.zeros(shape[1], rank, dtype=torch.float64)
     left, right = delta.factors(checkpoint.read)

@@ -1,4 +1,4 @@
-"""From what the user named to a base and its steps: one checkpoint, several, or a folder of numbered ones.
+"""Turn what the user named into a base and its steps: one checkpoint, several, or a folder of numbered ones.
 
 Between two checkpoints of one run the change since the base keeps growing, and turns less and less. A file of another
 run has learned other directions, and the change turns more than the series does elsewhere: `jumps` reports such steps.
@@ -129,7 +129,7 @@ def find_steps(folder: str | PathLike[str]) -> list[Step]:
 
 
 def number_steps(paths: Sequence[str | PathLike[str]]) -> list[Step]:
-    """Steps of given paths, by the one number in which they differ; where they differ in more, in the given order.
+    """Return the steps of given paths, by the one number in which they differ, else in the given order.
 
     >>> [step.step for names in (["run1/step-20", "run1/step-3"], ["sft-7b", "dpo-3b"]) for step in number_steps(names)]
     [3, 20, 1, 2]
@@ -147,7 +147,7 @@ def number_steps(paths: Sequence[str | PathLike[str]]) -> list[Step]:
 def jumps(
     steps: Sequence[int], norms: Sequence[float | None], cosines: Sequence[float | None], *, start: int = 0
 ) -> list[tuple[int, int, str]]:
-    """Pairs of neighbouring steps that one run does not explain, and why.
+    """Return pairs of neighbouring steps that one run does not explain, and why.
 
     A run whose steps were all independent would turn its change by `θ = arccos √(t/t′)` between steps t and t′. A run
     that goes anywhere turns it by less, and a run that wanders about its goal turns it by one angle every time. A

@@ -176,7 +176,7 @@ def _norm(rows: Sequence[Row]) -> float | None:
 
 
 def _without_empty(lines: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Without the columns that hold nothing; with relative sizes, absolute ones are left out."""
+    """Leave out columns that hold nothing, and absolute sizes where there are relative ones."""
     kept = [key for key in (lines[0] if lines else {}) if any(line[key] != "-" for line in lines)]
     if "relative" in kept and any(line["relative"][:1].isdigit() for line in lines):
         kept.remove("norm")

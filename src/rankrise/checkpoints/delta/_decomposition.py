@@ -75,7 +75,7 @@ class Decomposition:
 
     @property
     def num_bytes(self) -> int:
-        """Of both factors."""
+        """Return the number of bytes of both factors."""
         return self.left.nbytes + self.right.nbytes
 
     def without_factors(self) -> "Decomposition":

@@ -74,7 +74,7 @@ class LowRankDelta:
 
 
 def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> dict[str, LowRankDelta]:
-    """From each weight that a PEFT adapter changes to what is added.
+    """Map each weight that a PEFT adapter changes to what is added to it.
 
     Raises:
         ValueError: An adapter that is not plain LoRA; half of a pair; shapes that do not fit.
@@ -132,7 +132,7 @@ def _parameters(config: Mapping[str, Any]) -> list[str]:
 
 
 def mlx_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> dict[str, LowRankDelta]:
-    """From each weight that an MLX adapter changes to what is added.
+    """Map each weight that an MLX adapter changes to what is added to it.
 
     Raises:
         ValueError: As `peft_deltas`; no scale in the config.

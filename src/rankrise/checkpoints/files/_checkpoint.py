@@ -1,4 +1,4 @@
-"""From a path to a `Checkpoint`, whatever the layout: names and shapes in memory, values on disk until asked for."""
+"""Open a path as a `Checkpoint`, whatever its layout: names and shapes in memory, values on disk until asked for."""
 
 import re
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ class Part(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """What it holds."""
+        """Return what the file holds, by name."""
 
     def read(self, name: str) -> Tensor:
-        """The whole tensor, as stored."""
+        """Return a whole tensor, as stored."""
 
     def read_rows(self, name: str, begin: int, end: int) -> Tensor:
-        """Some of its rows, as stored."""
+        """Return some rows of a tensor, as stored."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -185,7 +185,7 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 def num_bytes(layout: Layout) -> int:
-    """Of all tensors together.
+    """Return the number of bytes of all tensors together.
 
     >>> num_bytes({"a": (torch.bfloat16, (2, 3)), "b": (torch.float32, ())})
     16

@@ -88,7 +88,7 @@ class Advice:
 
     @property
     def parameters(self) -> int:
-        """Of the whole adapter."""
+        """Return the number of parameters of the whole adapter."""
         return sum(module.parameters for module in self.modules)
 
     @property
@@ -106,7 +106,7 @@ class Advice:
         return lora_arguments(self.ranks)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; what is not known is None."""
+        """Return the advice as values that JSON can hold; what is not known is None."""
         rows = [{k: None if v != v else v for k, v in asdict(module).items()} for module in self.modules]
         return {
             "rule": self.rule,

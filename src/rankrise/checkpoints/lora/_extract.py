@@ -47,7 +47,7 @@ class Extraction:
     notes: tuple[str, ...] = ()  # where it falls short of what was asked for
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the extraction as values that JSON can hold."""
         return {
             "out": None if self.out is None else str(self.out),
             "rule": self.advice.rule,
@@ -228,7 +228,7 @@ def _adapter_module(found: Found, rank: int, dtype: torch.dtype) -> AdapterModul
 
 
 def _whole(checkpoint: Checkpoint, tensor: str) -> WholeTensor:
-    """As the model uses it; its first row tells the dtype."""
+    """Describe a tensor as the model uses it; its first row is read to learn the dtype."""
     shape = checkpoint.tensors[tensor].shape
     if not shape:
         return WholeTensor(checkpoint.tensors[tensor].dtype, shape, lambda: checkpoint.read(tensor))
@@ -250,7 +250,7 @@ def _error(found: dict[str, Found], errors: dict[str, float], rest: float = 0.0,
 def _notes(
     rule: RankRule, advice: Advice, found: dict[str, Found], errors: dict[str, float], dtype: torch.dtype
 ) -> tuple[str, ...]:
-    """Where the adapter falls short of what was asked for, or is larger than what it stands for."""
+    """Return notes on where the adapter falls short of what was asked for, or is larger than what it stands for."""
     changes = [(math.sqrt(f.decomposition.squared_norm), f.spectrum.weight_norm) for f in found.values()]
     note = note_on_size(math.hypot(*(c for c, _ in changes)), math.hypot(*(b for _, b in changes)))
     notes = [] if note is None else [note]
@@ -287,7 +287,7 @@ def _check_options(out: str | PathLike[str] | None, verify: bool, dtype: torch.d
 
 
 def _task(base: Checkpoint) -> str | None:
-    """Only that of a language model: for others PEFT would save modules of its own choice."""
+    """Return the task of a language model and None for others, for which PEFT would save modules of its own choice."""
     architectures = (base.config or {}).get("architectures")
     name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     return "CAUSAL_LM" if name.endswith(("ForCausalLM", "LMHeadModel")) else None

@@ -32,7 +32,7 @@ class NotCarried:
 def find_saved(
     wanted: Sequence[str], preflight: Preflight, base: Checkpoint, tuned: Checkpoint, modules: Mapping[str, Module]
 ) -> dict[str, tuple[str, str]]:
-    """From each tensor's name in memory to the module to save and the tensor in the tuned file.
+    """Map each tensor's name in memory to the module to save and the tensor in the tuned file.
 
     Args:
         wanted: Names of modules, the ends of names, or "all" for those that are not linear and have changed.
@@ -156,7 +156,7 @@ def _check_size(name: str, kinds: Mapping[str, set[str]]) -> None:
 def find_left_out(
     others: Sequence[Other], total: float, preflight: Preflight, tuned: Checkpoint, written: Collection[str]
 ) -> tuple[NotCarried, ...]:
-    """Everything that is not carried: what has no measure first, then the largest share.
+    """List everything that is not carried: what has no measure first, then the largest share.
 
     Args:
         others: Tensors whose change is not in A and B.

@@ -25,7 +25,7 @@ class Setting:
 
 
 def read_config(config: Mapping[str, Any], modules: Iterable[str], *, has_experts: bool) -> dict[str, Setting]:
-    """From each module that PEFT adapts to its rank and alpha.
+    """Map each module that PEFT adapts to its rank and alpha.
 
     Args:
         config: An `adapter_config.json`.

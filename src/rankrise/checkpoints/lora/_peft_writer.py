@@ -65,7 +65,7 @@ class WholeTensor:
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """Everything that is written."""
+    """All that is written for one adapter."""
 
     modules: Sequence[AdapterModule]
     saved: Mapping[str, WholeTensor] = field(default_factory=dict)  # by their name in memory
@@ -77,7 +77,7 @@ class Adapter:
 
     @property
     def num_bytes(self) -> int:
-        """Of the tensors."""
+        """Return the number of bytes of all tensors."""
         return num_bytes(self.layout())
 
     def config(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Adapter:
         return found | {f"{PREFIX}{name}": (whole.dtype, whole.shape) for name, whole in self.saved.items()}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """What the layout names, one module at a time."""
+        """Yield the tensors that the layout names, one module at a time."""
         for module in self.modules:
             for letter, tensor in zip("AB", module.tensors(), strict=True):
                 yield f"{PREFIX}{module.name}.lora_{letter}.weight", tensor
@@ -247,7 +247,10 @@ def _full(number: int, out: Path, num_bytes: int) -> OSError:
 
 
 def _remove_leftovers(out: Path) -> None:
-    """What processes that died had begun; one with our own number died before us, as in a container every time."""
+    """Remove the temporary folders of processes that died.
+
+    A folder with our own process id is stale, too: in a container every process starts with the same id.
+    """
     begin = f".tmp-{out.name}-"
     for path in [p for p in out.parent.iterdir() if p.name.startswith(begin)]:
         pid = path.name.rpartition("-")[2]

@@ -124,7 +124,7 @@ def _module_name(delta: LowRankDelta) -> str:
 
 
 def _decompose(source: Checkpoint, delta: LowRankDelta) -> Decomposition:
-    """Of `scale · B A`, (out, in), whichever way the weight is stored."""
+    """Decompose `scale · B A`, (out, in), whichever way the weight is stored."""
     if len(source.tensors[delta.a].shape) != 2:
         raise _not_linear(delta, "a convolution")
     left, right = delta.factors(source.read)

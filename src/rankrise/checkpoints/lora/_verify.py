@@ -82,7 +82,7 @@ def _as_peft_reads(config: Mapping[str, Any], meant: Iterable[str], modules: Seq
 
 
 def require_transformers() -> None:
-    """Refuse early what would fail late.
+    """Refuse, before any work is done, a verification whose packages are missing.
 
     Raises:
         ImportError: transformers or peft is not installed.
@@ -260,7 +260,7 @@ def _load(folder: Path, config_folder: Path) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bar of transformers."""
+    """Hide the progress bar of transformers while models are loaded."""
     from transformers.utils import logging
 
     was_on = logging.is_progress_bar_enabled()
@@ -273,7 +273,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _architecture(config_folder: Path) -> tuple[Any, Any]:
-    """The config and the class that it names."""
+    """Return the config and the class that it names."""
     import transformers
 
     place = config_folder if config_folder.is_dir() else config_folder.parent

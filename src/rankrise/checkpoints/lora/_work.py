@@ -58,7 +58,7 @@ class Other:
 
 @dataclass(eq=False)
 class Work:
-    """All modules of a pair of checkpoints."""
+    """The decomposition of all modules of a pair of checkpoints."""
 
     base: Checkpoint
     tuned: Checkpoint
@@ -72,7 +72,7 @@ class Work:
     held: int = 0  # bytes of factors
 
     def decompose_all(self, whole: set[str]) -> tuple[dict[str, Found], list[Other], list[str]]:
-        """What changed by module, what is not in A and B, and what did not change.
+        """Return what changed by module, what is not in A and B, and what did not change.
 
         Args:
             whole: Modules that are written whole.
@@ -105,7 +105,7 @@ class Work:
         return found, others, unchanged
 
     def advise(self, found: dict[str, Found]) -> Advice:
-        """Advice, with more directions for modules that would use more than were found; `found` gets these."""
+        """Return advice; modules that would use more directions than were found are decomposed again, in `found`."""
         advice = advise_by(self.rule, [f.spectrum for f in found.values()])
         if self.rule.kind not in ("budget", "error") or self.rule.snap:
             return advice

@@ -156,7 +156,7 @@ def compare_configs(base: Mapping[str, Any] | None, tuned: Mapping[str, Any] | N
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the text model, with what is said above it but the kind."""
+    """Return the config of the text model, with what the config above it says, except for the kind of model."""
     text = config.get("text_config")
     return {**config, "model_type": None, **text} if isinstance(text, Mapping) else config
 

@@ -113,7 +113,7 @@ def _tied(base: Checkpoint, tuned: Checkpoint, aligned: Aligned) -> tuple[list[P
 def _architecture(
     base: Checkpoint, tuned: Checkpoint, aligned: Aligned, pairs: list[Pair], missing: list[str], extra: list[str]
 ) -> list[str]:
-    """What says that these are not two states of one model."""
+    """Return the problems that show that these are not two states of one model."""
     if not pairs:
         types = " and ".join(show((c.config or {}).get("model_type", "unknown")) for c in (base, tuned))
         return [
@@ -138,14 +138,14 @@ def _architecture(
 
 
 def match_adapter(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
-    """What an adapter adds: to a base, less what another adapter adds, or alone."""
+    """Match what an adapter adds: to a base, less what another adapter adds, or alone."""
     if base is None or base.is_adapter:
         return _between_adapters(base, tuned)
     return _on_base(base, tuned)
 
 
 def weights_of(checkpoint: Checkpoint) -> list[str]:
-    """Names of all tensors but scales."""
+    """Return the names of all tensors except scales."""
     scales = {scale.name for scale in checkpoint.scales.values()}
     return [name for name in checkpoint.tensors if name not in scales]
 
