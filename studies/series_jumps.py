@@ -17,7 +17,7 @@ from collections import Counter
 import torch
 from torch import Tensor, nn
 
-from rankrise.checkpoints.compare._sources import jumps
+from rankrise.checkpoints.compare import jumps
 
 WIDTH, TOKENS, STEPS, EVERY = 16, 8, 300, 5
 

@@ -10,6 +10,7 @@ from rankrise.checkpoints.compare._result import Row as Row
 from rankrise.checkpoints.compare._result import Total as Total
 from rankrise.checkpoints.compare._sources import Step as Step
 from rankrise.checkpoints.compare._sources import find_steps as find_steps
+from rankrise.checkpoints.compare._sources import jumps as jumps
 from rankrise.checkpoints.compare._text import curve_table as curve_table
 from rankrise.checkpoints.compare._text import diff_text as diff_text
 from rankrise.checkpoints.compare._text import head_table as head_table

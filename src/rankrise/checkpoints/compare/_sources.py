@@ -152,8 +152,8 @@ def jumps(
     A run whose steps were all independent would turn its change by `θ = arccos √(t/t′)` between steps t and t′. A run
     that goes anywhere turns it by less, and a run that wanders about its goal turns it by one angle every time. A
     neighbour is therefore reported where its angle is larger than that θ, and more than twice the median of the other
-    neighbours, both as an angle and in units of its θ. Where there are fewer than two others, its cosine must be below
-    0.2. `studies/series_jumps.py` measures how often this is right.
+    neighbours, both as an angle and in units of its θ; or where its cosine is below 0.2. Where there are fewer than two
+    others, the cosine alone decides. `studies/series_jumps.py` measures how often this is right.
 
     Args:
         steps: Their numbers.
@@ -184,7 +184,7 @@ class _Turn(NamedTuple):
 def _stands_out(turn: _Turn, others: Sequence[_Turn]) -> bool:
     if turn.in_units <= 1:
         return False
-    if len(others) < _FEW:
+    if len(others) < _FEW or math.cos(turn.angle) < _LEAST_COSINE:
         return math.cos(turn.angle) < _LEAST_COSINE
     usual = statistics.median(other.angle for other in others)
     in_units = statistics.median(other.in_units for other in others)
