@@ -17,11 +17,14 @@ PATTERNS = ("b.{layer}.q", "b.{layer}.k", "b.{layer}.v", "b.{layer}.o")
         ({"k": "{layer}.{layer}"}, "`k` must be a name"),
         ({"v": None}, "`v` must be a name"),
         ({"norm": "ln.weight"}, "`norm` must be a name"),
-        ({"order": "thirds"}, "`order` must be one of 'blocks', 'heads'; got 'thirds'"),
+        ({"order": "thirds"}, "`order` must be one of 'blocks', 'heads', 'groups'; got 'thirds'"),
         ({"stored": "transposed"}, "`stored` must be one of None, 'out_in', 'in_out'"),
         ({"norm_kind": "batch"}, "`norm_kind` must be one of"),
         ({"o": "b.{layer}.q"}, "`o` must be a weight of its own"),
         ({"num_heads": 0}, "`num_heads` must be a positive integer; got 0"),
+        ({"slices": 0}, "`slices` must be a positive integer; got 0"),
+        ({"sequence": "qkk"}, "`sequence` must have q, k and v in it, each once; got 'qkk'"),
+        ({"kv_down": "down.weight"}, "`kv_down` must be a name"),
     ],
 )
 def test_bad_layouts(options, message):

@@ -1,141 +1,87 @@
 """All that is known about model families: the table of name schemes, and the names of counts, norms and exceptions.
 
-A new family is added here and nowhere else. Names are never joined as strings: a pattern is matched against every name,
-and what `{layer}` stands for says which four weights belong together.
+A new family is added here and nowhere else; `_layout` says what a row can express.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Any
 
-ROLES = ("q", "k", "v", "o")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where W_Q, W_K, W_V, W_O of every layer are, by pattern.
-
-    In a pattern `{layer}` stands for any dotted path, the same one in all four; a pattern that starts with `{layer}.`
-    also matches without it. Roles that name the same weight are fused: in the order q, k, v, as whole blocks
-    (`order="blocks"`, rows q|k|v, each head by head) or head by head (`order="heads"`, rows (head, role, r)).
-
-    Args:
-        q: Pattern of the weight that makes queries; `k`, `v`, `o` likewise.
-        order: Order of the rows of fused weights.
-        stored: "out_in" as nn.Linear keeps a weight, "in_out" as HF Conv1D does. None: found from the module's class
-            or from the shapes of fused weights, else "out_in".
-        num_heads: Query heads. None: found in the module or its config.
-        num_kv_heads: Key and value heads. None: found from shapes, or the module or its config.
-        norm: Pattern of the gain of the norm before attention, for `fold_norm`.
-        norm_kind: "layer" or "rms". None: found from the module's class.
-        name: What the row is called in `HeadMap.scheme`.
-
-    >>> Layout("b.{layer}.w_q", "b.{layer}.w_k", "b.{layer}.w_v", "b.{layer}.w_o", num_heads=2).find(["b.0.w_q"])
-    []
-    >>> Layout("{layer}.qkv.weight", "{layer}.qkv.weight", "{layer}.qkv.weight", "{layer}.proj.weight").find(
-    ...     ["blocks.0.attn.qkv.weight", "blocks.0.attn.proj.weight"]
-    ... )[0]["o"]
-    'blocks.0.attn.proj.weight'
-    """
-
-    q: str
-    k: str
-    v: str
-    o: str
-    order: Literal["blocks", "heads"] = "blocks"
-    stored: Literal["out_in", "in_out"] | None = None
-    num_heads: int | None = None
-    num_kv_heads: int | None = None
-    norm: str | None = None
-    norm_kind: Literal["layer", "rms"] | None = None
-    name: str = "your layout"
-
-    def __post_init__(self) -> None:
-        for role in ROLES:
-            pattern = getattr(self, role)
-            if not isinstance(pattern, str) or pattern.count("{layer}") != 1:
-                raise ValueError(f"`{role}` must be a name with `{{layer}}` in it once; got {pattern!r}.")
-        if self.norm is not None and self.norm.count("{layer}") != 1:
-            raise ValueError(f"`norm` must be a name with `{{layer}}` in it once; got {self.norm!r}.")
-        for field, choices in _CHOICES.items():
-            if getattr(self, field) not in choices:
-                allowed = ", ".join(map(repr, choices))
-                raise ValueError(f"`{field}` must be one of {allowed}; got {getattr(self, field)!r}.")
-        if self.o in (self.q, self.k, self.v):
-            raise ValueError(f"`o` must be a weight of its own; got {self.o!r}, which another role has too.")
-        for field in ("num_heads", "num_kv_heads"):
-            value = getattr(self, field)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"`{field}` must be a positive integer; got {value!r}.")
-
-    def find(self, names: Iterable[str]) -> list[dict[str, str]]:
-        """For every layer whose four weights are all among `names`: role (and "norm", if it is there) to name."""
-        found: dict[str, dict[str, str]] = {}
-        patterns = {role: _regex(pattern) for role in (*ROLES, "norm") if (pattern := getattr(self, role)) is not None}
-        for name in names:
-            for role, pattern in patterns.items():
-                if match := pattern.fullmatch(name):
-                    found.setdefault(match["layer"] or "", {})[role] = name
-        return [roles for roles in found.values() if all(role in roles for role in ROLES)]
-
-    @property
-    def is_torch_attention(self) -> bool:
-        """Whether the weights are those of an nn.MultiheadAttention, which calls none of its projections."""
-        return self.q.endswith(("in_proj_weight", "q_proj_weight"))
-
-    def fused_with(self, role: str) -> tuple[str, ...]:
-        """The roles among q, k, v that share `role`'s weight, in order."""
-        return tuple(other for other in "qkv" if getattr(self, other) == getattr(self, role)) or (role,)
+from rankrise.heads._layout import Layout
 
 
-_CHOICES: Mapping[str, tuple[str | None, ...]] = {
-    "order": ("blocks", "heads"),
-    "stored": (None, "out_in", "in_out"),
-    "norm_kind": (None, "layer", "rms"),
-}
+def _row(name: str, q: str, k: str, v: str, o: str, **options: Any) -> Layout:
+    return Layout(*(f"{{layer}}.{weight}" for weight in (q, k, v, o)), name=name, **options)
 
 
-def _regex(pattern: str) -> re.Pattern[str]:
-    before, after = (re.escape(part) for part in pattern.split("{layer}"))
-    if not before and after.startswith(r"\."):
-        return re.compile(rf"(?:(?P<layer>.+)\.)?{after[2:]}")
-    return re.compile(rf"{before}(?P<layer>.+){after}")
+def _separate(name: str, q: str, k: str, v: str, o: str, **options: Any) -> Layout:
+    return _row(name, *(f"{weight}.weight" for weight in (q, k, v, o)), **options)
 
 
-def _row(name: str, q: str, k: str, v: str, o: str, order: Literal["blocks", "heads"] = "blocks") -> Layout:
-    return Layout(f"{{layer}}.{q}", f"{{layer}}.{k}", f"{{layer}}.{v}", f"{{layer}}.{o}", order=order, name=name)
+def _fused(name: str, qkv: str, o: str, **options: Any) -> Layout:
+    return _row(name, qkv, qkv, qkv, o, **options)
 
 
-def _separate(name: str, q: str, k: str, v: str, o: str) -> Layout:
-    return _row(name, f"{q}.weight", f"{k}.weight", f"{v}.weight", f"{o}.weight")
-
-
-def _fused(name: str, qkv: str, o: str, order: Literal["blocks", "heads"] = "blocks") -> Layout:
-    return _row(name, qkv, qkv, qkv, o, order)
+def _latent(name: str, q: str, q_down: str | None, kv_down: str, k: str, v: str, **options: Any) -> Layout:
+    downs = {"q_down": q_down and f"{{layer}}.{q_down}.weight", "kv_down": f"{{layer}}.{kv_down}.weight"}
+    return _separate(name, q, k, v, "o_proj", **downs, **options)
 
 
 # A model may have other names in memory (transformers 5.17 to 5.22) than on disk; each has a row. A layer belongs to
-# the first row that has all four of its weights.
+# the first row that has all of its weights and allows its model type. Weights that are not children of one module are
+# anchored by `in_attention`: a feed-forward layer beside attention may be called `output.dense` too.
 LAYOUTS: tuple[Layout, ...] = (
+    _separate(
+        "gated queries",
+        *("q_proj", "k_proj", "v_proj", "o_proj"),
+        gated=True,
+        types=r"qwen3_next|(qwen3_5|qwen4)\w*",
+    ),
+    _latent("latent", "q_b_proj", "q_a_proj", "kv_a_proj_with_mqa", "kv_b_proj", "kv_b_proj", sequence="qkv"),
+    _latent("latent, full queries", "q_proj", None, "kv_a_proj_with_mqa", "kv_b_proj", "kv_b_proj"),
     _separate("q_proj/k_proj/v_proj/o_proj", "q_proj", "k_proj", "v_proj", "o_proj"),  # Llama, Qwen; ViT in memory
     _separate("q_proj/k_proj/v_proj/out_proj", "q_proj", "k_proj", "v_proj", "out_proj"),  # CLIP, OPT
-    _separate("BERT", "self.query", "self.key", "self.value", "output.dense"),  # BERT, RoBERTa
-    _separate("ViT on disk", "attention.query", "attention.key", "attention.value", "output.dense"),  # and DeiT
+    _separate("Phi", "q_proj", "k_proj", "v_proj", "dense"),  # Phi-1, Phi-2
+    _separate("q_proj/k_proj/v_proj/proj", "q_proj", "k_proj", "v_proj", "proj"),  # Kimi's vision tower
+    _separate("InternVL", "q_proj", "k_proj", "v_proj", "projection_layer"),
+    _separate("Gemma 4", "q_proj.linear", "k_proj.linear", "v_proj.linear", "o_proj.linear"),
+    _separate("Gemma 4 audio", "q_proj.linear", "k_proj.linear", "v_proj.linear", "post.linear"),
+    _separate("BERT", "self.query", "self.key", "self.value", "output.dense", in_attention=True),  # and RoBERTa
+    _separate("DeBERTa-v2", "self.query_proj", "self.key_proj", "self.value_proj", "output.dense", in_attention=True),
+    _separate(
+        "ViT on disk",  # and DeiT
+        *(f"attention.attention.{name}" for name in ("query", "key", "value")),
+        "attention.output.dense",
+    ),
     _separate("query/key/value/out", "query", "key", "value", "out"),
+    _separate("ALBERT", "query", "key", "value", "dense"),  # and TVP
     _separate("wq/wk/wv/wo", "wq", "wk", "wv", "wo"),
+    _separate("CTRL", "Wq", "Wk", "Wv", "dense"),
+    _separate("T5", "q", "k", "v", "o", in_attention=True),  # and MPNet
+    _separate("DistilBERT", "q_lin", "k_lin", "v_lin", "out_lin"),  # and XLM
+    _separate("ESPnet", "linear_q", "linear_k", "linear_v", "linear_out"),  # conformers
+    _separate("CPM-Ant", "project_q", "project_k", "project_v", "attention_out"),
+    _separate("Funnel", "q_head", "k_head", "v_head", "post_proj"),
+    _separate("diffusers", "to_q", "to_k", "to_v", "to_out.0"),
     _fused("nn.MultiheadAttention", "in_proj_weight", "out_proj.weight"),
     _row(
         "nn.MultiheadAttention with kdim or vdim",
         *("q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"),
     ),
     _separate("GPT-2 cross-attention", "q_attn", "c_attn", "c_attn", "c_proj"),
+    _fused("GPT-BigCode", "c_attn.weight", "c_proj.weight", order="groups", types="gpt_bigcode"),
     _fused("GPT-2", "c_attn.weight", "c_proj.weight"),
-    _fused("GPT-NeoX", "attention.query_key_value.weight", "attention.dense.weight", "heads"),
+    _fused("Bailing", "query_key_value.weight", "dense.weight", types=r"bailing\w*"),
+    _fused("GPT-NeoX", "attention.query_key_value.weight", "attention.dense.weight", order="heads"),
+    _fused("Falcon", "query_key_value.weight", "dense.weight", order="groups"),  # and BLOOM, Persimmon
+    _fused("DeBERTa", "self.in_proj.weight", "output.dense.weight", order="heads", in_attention=True),
+    _fused("CodeGen", "qkv_proj.weight", "out_proj.weight", sequence="qvk", slices=4, types="codegen"),
     _fused("timm", "qkv.weight", "proj.weight"),
     _fused("Phi-3", "qkv_proj.weight", "o_proj.weight"),
     _fused("ModernBERT", "Wqkv.weight", "Wo.weight"),
+    _fused("MPT", "Wqkv.weight", "out_proj.weight"),
+    _fused("Bark", "att_proj.weight", "out_proj.weight"),
 )
 
 # Attributes of a module and keys of a config that state numbers of heads.
@@ -168,11 +114,22 @@ NORM_KINDS: Mapping[str, tuple[bool, float]] = MappingProxyType(
 RMS_NORM_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "phi3")
 
 # Names that usually belong to attention, and signs of what a product of two weights leaves out.
-ATTENTION_NAME = re.compile(r"att(n|ention)|(^|\.)([qkv]_proj|query|key|value|qkv|w[qkv])(\.|$)", re.IGNORECASE)
+ATTENTION_NAME = re.compile(
+    r"att(n|ention)|(^|\.)([qkv]_(proj|lin|head)|linear_[qkv]|to_[qkv]|query|key|value|qkv|w[qkv])(\.|$)", re.IGNORECASE
+)
 QK_NORM = re.compile(r"(q|k|query|key)_?(layer_?)?norm\.weight$", re.IGNORECASE)
 COSINE_SCALE = re.compile(r"(^|\.)logit_scale$")
 ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
 NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IGNORECASE)  # and not missed
+CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|(^|\.)attn2$", re.IGNORECASE)
+OUTPUT_GATE = re.compile(r"(^|\.)(g_proj|(attn_|output_|out_)?gate(_proj)?)\.weight$")
+
+# Signs of layers whose scores are no softmax: linear attention, delta rules, state spaces. The names are those of
+# weights of the attention module itself.
+NOT_SOFTMAX_NAME = re.compile(r"(A_log|dt_bias|([qkv]_)?conv1d(\.weight)?|slope_rate)")
+NOT_SOFTMAX_CLASS = re.compile(
+    r"Delta(Net|Attention)|Linear(Self)?Attention|Lightning|Retention|Mamba|Rwkv|RWKV|Recurrent"
+)
 
 # Signs of what is refused.
 QUANTISED_CLASS = re.compile(r"4bit|8bit|Quant|WQLinear|HQQ|FP8|Int8", re.IGNORECASE)
@@ -180,5 +137,5 @@ QUANTISED_NAME = re.compile(
     r"\.(qweight|qzeros|g_idx|W_q|SCB|weight_scale(_inv)?|weight_packed|weight\.(absmax|quant_map|quant_state\..*))$"
 )
 ATTENTION_EXPERTS = re.compile(r"att(n|ention)[^.]*\.(.+\.)?experts?\.", re.IGNORECASE)
-OTHER_ORDER_TYPES = ("gpt_bigcode", "diffllama")  # shares names with a row of the table, not its order
+OTHER_ORDER_TYPES = ("diffllama",)  # shares names with a row of the table, not its order
 DIFFERENTIAL_NAME = re.compile(r"(^|\.)lambda_[qk]1$")  # a difference of two softmaxes, over values of two heads

@@ -247,5 +247,12 @@ def _shared(named: Mapping[str, Tensor], strip: Stripper) -> dict[str, str]:
 
 
 def lookup(witness: Any, key: str) -> Any:
-    """Return `witness[key]` of a mapping, `witness.key` of anything else, and None where there is no such value."""
-    return witness.get(key) if isinstance(witness, Mapping) else getattr(witness, key, None)
+    """Return `witness[key]` of a mapping, `witness.key` of anything else, and None where there is no such value.
+
+    A config may refuse, with an error of its own kind, to state a number that differs from layer to layer; it then has
+    no such value.
+    """
+    try:
+        return witness.get(key) if isinstance(witness, Mapping) else getattr(witness, key, None)
+    except Exception:
+        return None

@@ -22,9 +22,9 @@ from rankrise.heads._families import (
     MIXED_NORM_TYPES,
     NORM_KINDS,
     RMS_NORM_TYPES,
-    Layout,
 )
 from rankrise.heads._inventory import Inventory, ancestors, lookup
+from rankrise.heads._layout import Layout
 from rankrise.heads._notes import has_cosine_scores
 from rankrise.heads._views import LowRankUpdate, NormGain
 

@@ -1,23 +1,21 @@
-"""What the products of a layer leave out, and what is refused by name before anything is read."""
+"""What the products of a layer leave out of its scores and outputs, and what was left out of a model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankrise.heads._families import (
-    ATTENTION_EXPERTS,
     ATTENTION_NAME,
     COSINE_SCALE,
-    DIFFERENTIAL_NAME,
-    LAYOUTS,
+    CROSS_NAME,
     NOT_MISSED_NAME,
-    OTHER_ORDER_TYPES,
+    NOT_SOFTMAX_CLASS,
+    NOT_SOFTMAX_NAME,
+    OUTPUT_GATE,
     QK_NORM,
-    QUANTISED_CLASS,
-    QUANTISED_NAME,
     ROTARY_CONFIG,
-    Layout,
 )
 from rankrise.heads._inventory import Inventory, ancestors, lookup
+from rankrise.heads._layout import Layout
 from rankrise.heads._views import WeightView
 
 
@@ -40,12 +38,29 @@ def layer_notes(
     gain: str | None,
 ) -> tuple[str, ...]:
     """Return notes on what `K Qᵀ` and `V Oᵀ` leave out of this layer."""
-    notes = []
     below = _below(inventory, path)
-    if _is_rotary(inventory, path):
+    notes = []
+    if layout.is_latent:
+        notes.append(
+            "latent: K Qᵀ and V Oᵀ are those of W_DKV W_UK and W_DKV W_UV; they leave out the norm of the latent, and "
+            f"K Qᵀ leaves out the rotated part of every head ({_rotated(inventory, names)} dimensions)"
+        )
+    elif _is_rotary(inventory, path):
         notes.append("RoPE: scores use K R Qᵀ with a rotation R that depends on the distance; K Qᵀ is distance zero")
-    if any(QK_NORM.search(name) for name in below) or has_cosine_scores(inventory, path):
+    if (not layout.is_latent and any(QK_NORM.search(name) for name in below)) or has_cosine_scores(inventory, path):
         notes.append("QK-norm: queries and keys are normed after projection; K Qᵀ is before that norm")
+    if layout.gated:
+        gated = names["q"].split(".")[-2]
+        notes.append(
+            f"gate: {gated!r} holds a gate beside every query head, which scales the output; V Oᵀ is without it"
+        )
+    elif gate := next((name for name in below if OUTPUT_GATE.search(name) and name not in names.values()), None):
+        gated = gate.removesuffix(".weight").split(".")[-1]
+        notes.append(f"gate: the output is multiplied by a gate ({gated!r}) before W_O; V Oᵀ is without it")
+    if CROSS_NAME.search(path.rpartition(".")[2]) or (
+        not layout.is_latent and _width(views["q"]) != _width(views["k"])
+    ):
+        notes.append("cross-attention: queries read one sequence, keys and values another")
     if any(_bias(name) in inventory.tensors for name in names.values()) or any(n.endswith("bias_k") for n in below):
         notes.append("biases: projections have biases, which no product contains")
     if any(view.norm for view in views.values()):
@@ -54,10 +69,52 @@ def layer_notes(
         notes.append("norm: the gain and centring of the norm before attention are not in the products (`fold_norm`)")
     if views["k"].repeats > 1:
         notes.append(f"grouped: every key and value head serves {views['k'].repeats} query heads")
-    if len(layout.fused_with("k")) > 1:
-        order = "|".join(layout.fused_with("k")) + " in blocks" if layout.order == "blocks" else "head by head"
-        notes.append(f"fused: {names['k'].split('.')[-2:][0]!r} is read as {order}, as in {layout.name}")
+    if len(layout.fused_with("k")) > 1 and not layout.is_latent:
+        notes.append(f"fused: {names['k'].split('.')[-2:][0]!r} is read as {_order(layout)}, as in {layout.name}")
     return tuple(notes)
+
+
+def _order(layout: Layout) -> str:
+    sequence = "|".join(layout.fused_with("k"))
+    if layout.order == "heads":
+        return "head by head"
+    if layout.order == "groups":
+        return "groups of query heads, each with its key and its value head"
+    return f"{sequence} in {f'{layout.slices} slices of ' if layout.slices > 1 else ''}blocks"
+
+
+def _rotated(inventory: Inventory, names: Mapping[str, str]) -> int:
+    return inventory.tensors[names["kv_down"]].shape[0] - inventory.tensors[names["k"]].shape[1]
+
+
+def _width(view: WeightView) -> int:
+    return view.shape[1 - view.axis]
+
+
+def is_not_softmax(inventory: Inventory, path: str) -> bool:
+    """Return whether the layer at `path` is linear attention or another recurrence, which has no softmax of scores."""
+    if NOT_SOFTMAX_CLASS.search(inventory.module_class(path)):
+        return True
+    start = len(path) + 1 if path else 0
+    return any(NOT_SOFTMAX_NAME.fullmatch(name[start:]) for name in _below(inventory, path))
+
+
+def left_out_note(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return a note that names layers with the names of attention and without a softmax."""
+    if not paths:
+        return ()
+    return (
+        f"left out: {len(paths)} layers are linear attention or another recurrence, such as {paths[0]!r}; their scores "
+        "are no softmax of a product of two weights",
+    )
+
+
+def skipped_note(refusals: Mapping[str, ValueError]) -> tuple[str, ...]:
+    """Return a note that names attention that could not be read, with the first reason."""
+    if not refusals:
+        return ()
+    path, refusal = next(iter(refusals.items()))
+    return (f"skipped: {len(refusals)} attention layers could not be read, such as {path!r}: {refusal}",)
 
 
 def leftover_note(inventory: Inventory, read: Iterable[str]) -> tuple[str, ...]:
@@ -109,57 +166,3 @@ def _truthy(witness: Any, key: str) -> bool:
 
 def _bias(weight: str) -> str:
     return f"{weight.removesuffix('weight')}bias"
-
-
-def refuse_quantised(inventory: Inventory) -> None:
-    """Refuse attention whose weights are stored as integers or with scales beside them."""
-    for name in inventory.signs:
-        if QUANTISED_NAME.search(name) and looks_like_attention(name):
-            _refuse_as_quantised(name, "quantised (GPTQ, AWQ, bitsandbytes or FP8)")
-    for path in inventory.modules:
-        kind = inventory.module_class(path)
-        if looks_like_attention(path) and QUANTISED_CLASS.search(kind) and kind != "NonDynamicallyQuantizableLinear":
-            _refuse_as_quantised(path, f"quantised ({kind})")
-
-
-def refuse_experts(inventory: Inventory) -> None:
-    """Refuse attention that is itself a mixture of experts; experts elsewhere do not matter."""
-    for name in inventory.tensors:
-        if ATTENTION_EXPERTS.search(name):
-            raise ValueError(
-                f"Every head must have one W_K, W_Q, W_V, W_O; {name!r} belongs to mixture-of-experts attention, which "
-                "has several. Describe one expert with `heads=Layout(...)`."
-            )
-
-
-def refuse_other_orders(inventory: Inventory, path: str) -> None:
-    """Refuse a model whose names are in the table but whose rows have another order or another use."""
-    for name in inventory.tensors:
-        if DIFFERENTIAL_NAME.search(name) and ancestors(name)[0] in (path, *ancestors(path)):
-            raise ValueError(
-                f"Every head must have one W_V and W_O; {path!r} is differential attention (it has {name!r}), whose "
-                "heads share values in pairs, so V Oᵀ would be no head's. Describe it with `heads=Layout(...)`."
-            )
-    for witness in inventory.witnesses(path):
-        if lookup(witness, "model_type") in OTHER_ORDER_TYPES:
-            raise ValueError(
-                f"The weights of {path!r} must be in a known order; {lookup(witness, 'model_type')} has its own. "
-                "Describe it with `heads=Layout(...)`."
-            )
-
-
-def not_understood(inventory: Inventory) -> ValueError:
-    """Return the error that says what was found, what is understood, and what to do."""
-    matrices = [name for name, found in inventory.tensors.items() if len(found.shape) > 1]
-    shown = [name for name in matrices if looks_like_attention(name)] or matrices
-    some = ", ".join(map(repr, shown[:4])) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
-    held = f"the weights {some}" if shown else "adapters without their base" if inventory.adapters else "no weights"
-    known = ", ".join(layout.name for layout in LAYOUTS)
-    return ValueError(
-        f"No attention was understood in {inventory.kind}; it has {held}. "
-        f"Understood are {known}; describe another with `heads=Layout(q=..., k=..., v=..., o=...)`."
-    )
-
-
-def _refuse_as_quantised(name: str, how: str) -> None:
-    raise ValueError(f"Attention weights must be floating-point matrices; {name!r} is {how}. Dequantise it first.")

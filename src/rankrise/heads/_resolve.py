@@ -8,18 +8,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankrise.heads._cuts import cut_into_heads, stated_counts
-from rankrise.heads._families import LAYOUTS, ROLES, Layout
-from rankrise.heads._inventory import Inventory, common_path, natural_order, take_inventory
+from rankrise.heads._families import LAYOUTS
+from rankrise.heads._inventory import Inventory, common_path, lookup, natural_order, take_inventory
+from rankrise.heads._layout import ROLES, Layout
 from rankrise.heads._modifiers import fold, norm_before, updates_on
 from rankrise.heads._notes import (
+    is_not_softmax,
     layer_notes,
+    left_out_note,
     leftover_note,
-    not_understood,
-    refuse_experts,
-    refuse_other_orders,
-    refuse_quantised,
     shared_note,
+    skipped_note,
 )
+from rankrise.heads._refusals import no_softmax, not_understood, refuse_experts, refuse_other_orders, refuse_quantised
 from rankrise.heads._views import AttentionLayer, HeadMap, WeightView
 
 
@@ -30,6 +31,7 @@ def resolve(
     num_heads: int | None = None,
     config: Any = None,
     fold_norm: bool = False,
+    strict: bool = False,
 ) -> HeadMap:
     """Find W_K, W_Q, W_V, W_O of every attention layer.
 
@@ -46,6 +48,8 @@ def resolve(
             `lora_alpha` for a state dict with LoRA pairs; `norm_first` for a state
             dict of torch's own layers, if the norm is to be found.
         fold_norm: Fold gain and centring of the norm before attention into W_K, W_Q and W_V; see `NormGain`.
+        strict: Refuse a model that has one attention layer which cannot be read. Otherwise that layer is skipped, and a
+            note names it with the reason.
 
     Returns:
         The layers in the natural order of their names.
@@ -74,19 +78,33 @@ def resolve(
     if not matched:
         raise not_understood(inventory)
     kept, aliases = _without_aliases(inventory, matched)
-    layers = tuple(
-        _layer(inventory, index, path, layout, names, fold_norm)
-        for index, (path, layout, names) in enumerate(sorted(kept, key=lambda match: natural_order(match[0])))
-    )
+    kept.sort(key=lambda match: natural_order(match[0]))
+    left_out = [path for path, *_ in kept if heads is None and is_not_softmax(inventory, path)]
+    layers: list[AttentionLayer] = []
+    refusals: dict[str, ValueError] = {}
+    for path, layout, names in kept:
+        if path not in left_out:
+            try:
+                cut = _cut(inventory, path, layout, names)
+            except ValueError as refusal:
+                refusals[path] = refusal
+                continue
+            layers.append(_layer(inventory, len(layers), path, layout, names, cut, fold_norm))
+    if refusals and (strict or not layers):
+        raise next(iter(refusals.values()))
+    if not layers:
+        raise no_softmax(inventory, left_out)
     notes = (
         *inventory.notes,
         *aliases,
         *shared_note(inventory, _read(kept)),
+        *left_out_note(left_out),
+        *skipped_note(refusals),
         *leftover_note(inventory, _read(matched)),
         *(note for layer in layers for note in layer.notes),
     )
     return HeadMap(
-        layers=layers,
+        layers=tuple(layers),
         scheme=", ".join(dict.fromkeys(layout.name for _, layout, _ in matched)),
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -102,10 +120,18 @@ def _match(inventory: Inventory, layouts: Sequence[Layout]) -> list[_Match]:
     for layout in layouts:
         for names in layout.find(inventory.tensors):
             weights = {names[role] for role in ROLES}
-            if not weights & claimed:
+            path = common_path(weights)
+            if not weights & claimed and _allows(inventory, layout, path):
                 claimed |= weights
-                matched.append((common_path(weights), layout, names))
+                matched.append((path, layout, names))
     return matched
+
+
+def _allows(inventory: Inventory, layout: Layout, path: str) -> bool:
+    if layout.types is None:
+        return True
+    types = (lookup(witness, "model_type") for witness in inventory.witnesses(path))
+    return any(isinstance(kind, str) and re.fullmatch(layout.types, kind) for kind in types)
 
 
 def _without_aliases(inventory: Inventory, matched: Sequence[_Match]) -> tuple[list[_Match], tuple[str, ...]]:
@@ -137,15 +163,22 @@ def _word(path: str) -> str:
     return re.sub(r"\d+", "#", path)
 
 
-def _layer(
-    inventory: Inventory, index: int, path: str, layout: Layout, names: dict[str, str], fold_norm: bool
-) -> AttentionLayer:
+_Cut = tuple[dict[str, WeightView], tuple[str, ...], str | None]  # views, notes, and where the counts are doubtful
+
+
+def _cut(inventory: Inventory, path: str, layout: Layout, names: dict[str, str]) -> _Cut:
     if layout in LAYOUTS:
         refuse_other_orders(inventory, path)
     stated = {"num_heads": layout.num_heads, "num_kv_heads": layout.num_kv_heads}
-    counts = stated_counts((stated, *inventory.witnesses(path)), path)
-    views = cut_into_heads(inventory, layout, names, counts)
-    views = {role: _adapted(inventory, layout, names[role], view) for role, view in views.items()}
+    counts = stated_counts((stated, *inventory.witnesses(path)), layout, path)
+    return *cut_into_heads(inventory, layout, names, counts), counts.note
+
+
+def _layer(
+    inventory: Inventory, index: int, path: str, layout: Layout, names: dict[str, str], cut: _Cut, fold_norm: bool
+) -> AttentionLayer:
+    views, notes, doubt = cut
+    views = {role: _adapted(inventory, layout, names, view) for role, view in views.items()}
     gain = norm_before(inventory, layout, names, path)
     if fold_norm:
         norm = fold(inventory, layout, gain, path)
@@ -154,14 +187,19 @@ def _layer(
         index=index,
         name=path,
         views=tuple(views.values()),
-        notes=(*layer_notes(inventory, layout, names, path, views, gain), *((counts.note,) if counts.note else ())),
-        doubt=counts.note,
+        notes=(*notes, *layer_notes(inventory, layout, names, path, views, gain), *((doubt,) if doubt else ())),
+        doubt=doubt,
     )
 
 
-def _adapted(inventory: Inventory, layout: Layout, weight: str, view: WeightView) -> WeightView:
+def _adapted(inventory: Inventory, layout: Layout, names: Mapping[str, str], view: WeightView) -> WeightView:
     transposed = (view.axis == 0) == (view.role == "o")  # stored (in, out)
-    return replace(view, adapters=updates_on(inventory, layout, weight, transposed=transposed))
+    adapters = updates_on(inventory, layout, names[view.role], transposed=transposed)
+    down = view.down
+    if down is not None:
+        name = names["q_down" if view.role == "q" else "kv_down"]
+        down = replace(down, adapters=updates_on(inventory, layout, name, transposed=False))
+    return replace(view, adapters=adapters, down=down)
 
 
 def _layouts(heads: Layout | Sequence[Layout] | None) -> Sequence[Layout]:

@@ -4,11 +4,15 @@ Symbols:
     W_K, W_Q, W_V, W_O    (d, r) for every head: `x W_K` is a key, and a head writes `(p x) W_V W_Oᵀ` for attention p
     stored                nn.Linear keeps (out, in); HF Conv1D and plain `x @ w` keep (in, out)
     offset, stride        head h has the rows (or columns) `offset + h * stride + [0, r)` of the stored matrix
+    group, group_stride   if heads lie in groups of `group`, that of head h starts `h // group * group_stride` further
+                          on, and `h % group` takes the place of h
+    D                     (d, rank): the projection to the latent that W reads in latent attention
     A, B, scale           low-rank adapter: the weight in effect is `base + scale * B A`
     g, C                  gain of the norm before attention, and the centring `I − 11ᵀ/d` of a LayerNorm
 
-One pair (offset, stride) holds every known order of fused weights: blocks q|k|v have stride r and offsets of whole
-blocks, weights interleaved per head have stride 3r and offsets 0, r, 2r.
+These four numbers hold every known order of fused weights: blocks q|k|v have stride r and offsets of whole blocks,
+weights interleaved per head have stride 3r and offsets 0, r, 2r, and weights interleaved per group of query heads have
+stride r inside groups that are (H / G + 2) r apart.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +73,28 @@ class NormGain:
 
 
 @dataclass(frozen=True)
+class LatentInput:
+    """The projection D to a latent, which stands between a layer's input and the weight W that a view cuts.
+
+    Latent attention computes a key as `norm(x D) W`. The effective weight is `D W`, (d, r) for every head; the norm of
+    the latent is left out of it.
+
+    >>> down = LatentInput("down.weight", rank=1)
+    >>> down({"down.weight": torch.tensor([[2.0, 3.0], [9.0, 9.0]])}.__getitem__, torch.ones(4, 1, 5)).shape
+    torch.Size([4, 2, 5])
+    """
+
+    parameter: str  # the stored weight, (rank or more, d): rows beyond the rank make the rotated key
+    rank: int
+    adapters: tuple[LowRankUpdate, ...] = ()
+
+    def __call__(self, get: Get, heads: Tensor) -> Tensor:
+        """Return `D W` in float64, for the heads (heads, rank, r) of W."""
+        down = wide(get(self.parameter)) + sum(update(get) for update in self.adapters)
+        return down[: self.rank].mT @ wide(heads)
+
+
+@dataclass(frozen=True)
 class WeightView:
     """The recipe for W_Q, W_K, W_V or W_O of all heads of one layer.
 
@@ -95,6 +121,9 @@ class WeightView:
     repeats: int = 1  # query heads for each stored head
     adapters: tuple[LowRankUpdate, ...] = ()
     norm: NormGain | None = None  # folded into what `read` and `matrix` return
+    group: int | None = None  # heads in a group; None: all of them
+    group_stride: int | None = None
+    down: LatentInput | None = None  # multiplied onto what `read` and `matrix` return
 
     @property
     def num_heads(self) -> int:
@@ -104,11 +133,13 @@ class WeightView:
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of all tensors that `read` asks for."""
-        adapters = tuple(name for update in self.adapters for name in (update.a, update.b))
-        return (self.parameter, *adapters, *((self.norm.parameter,) if self.norm else ()))
+        updates = (*self.adapters, *(self.down.adapters if self.down else ()))
+        adapters = tuple(name for update in updates for name in (update.a, update.b))
+        others = (part.parameter for part in (self.down, self.norm) if part is not None)
+        return (self.parameter, *adapters, *others)
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """Return (heads, d, r) of a stored weight, without adapters and norm. It may share memory: clone it to keep it.
+        """Return (heads, d, r) of a stored weight, without adapters, latent and norm. It may share memory: clone it.
 
         Args:
             tensor: The whole weight, on any device, meta included.
@@ -121,8 +152,8 @@ class WeightView:
     def read(self, get: Get) -> Tensor:
         """Return the weight in effect, (heads, d, r): base plus adapters, with the norm folded in if asked for.
 
-        Without adapters and norm these are the stored numbers in their dtype. With them the result is float64, so that
-        a small change since initialisation keeps its digits.
+        Without adapters, latent and norm these are the stored numbers in their dtype. With them the result is float64,
+        so that a small change since initialisation keeps its digits.
 
         Args:
             get: From a parameter's name to its whole tensor.
@@ -138,6 +169,8 @@ class WeightView:
         if self.adapters:
             tensor = wide(tensor) + sum(update(get) for update in self.adapters)
         heads = self._cut(tensor)
+        if self.down is not None:
+            heads = self.down(get, heads)
         return self.norm(heads, get(self.norm.parameter).detach()) if self.norm else heads
 
     def _for_query_heads(self, heads: Tensor) -> Tensor:
@@ -149,9 +182,13 @@ class WeightView:
                 f"{self.parameter!r} must have the shape {self.shape} that was resolved; got {tuple(tensor.shape)}. "
                 "Resolve again if the module has changed; gather the weight first if it is sharded."
             )
-        length = (self.stored_heads - 1) * self.stride + self.head_dim
-        heads = tensor.detach().narrow(self.axis, self.offset, length).unfold(self.axis, self.head_dim, self.stride)
-        return heads.movedim(self.axis, 0)  # (stored_heads, d, r)
+        group = self.group or self.stored_heads
+        jump = self.group_stride or group * self.stride
+        length = (group - 1) * self.stride + self.head_dim
+        whole = (self.stored_heads // group - 1) * jump + length
+        groups = tensor.detach().narrow(self.axis, self.offset, whole).unfold(self.axis, length, jump)
+        heads = groups.movedim(self.axis, 0).unfold(-1, self.head_dim, self.stride)  # (groups, d, group, r)
+        return heads.movedim(2, 1).flatten(0, 1)  # (stored_heads, d, r)
 
 
 def wide(tensor: Tensor) -> Tensor:

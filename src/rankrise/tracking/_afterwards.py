@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from rankrise.heads import CIRCUITS, LowRankUpdate, NormGain, WeightView
+from rankrise.heads import CIRCUITS, LatentInput, LowRankUpdate, NormGain, WeightView
 from rankrise.linalg import product_spectrum
 from rankrise.store import load_directions, load_initial, load_spec
 from rankrise.tracking._measurement import Measurement
@@ -92,6 +92,9 @@ def _view(role: str, record: dict[str, Any]) -> WeightView:
     """The recipe of a matrix, from its record in `spec.json`."""
     fields = dict(record)
     adapters = tuple(LowRankUpdate(**update) for update in fields.pop("adapters"))
-    norm = fields.pop("norm")
+    norm, down = fields.pop("norm"), fields.pop("down", None)
     shape = tuple(fields.pop("shape"))
+    if down is not None:
+        updates = tuple(LowRankUpdate(**update) for update in down.pop("adapters"))
+        fields["down"] = LatentInput(**down, adapters=updates)
     return WeightView(role=role, shape=shape, adapters=adapters, norm=NormGain(**norm) if norm else None, **fields)

@@ -263,12 +263,13 @@ def _linear(weights: Sequence[LinearWeight], names: Mapping[str, str]) -> list[d
 
 
 def _view(view: WeightView, names: Mapping[str, str]) -> dict[str, Any]:
-    record = asdict(view)
+    record = {key: value for key, value in asdict(view).items() if value is not None or key == "norm"}
     del record["role"]
-    for part, key in [(record, "parameter"), *((adapter, k) for adapter in record["adapters"] for k in ("a", "b"))]:
+    down = record.get("down")
+    adapters = [*record["adapters"], *(down["adapters"] if down else ())]
+    parts = [(part, "parameter") for part in (record, record["norm"], down) if part is not None]
+    for part, key in [*parts, *((adapter, k) for adapter in adapters for k in ("a", "b"))]:
         part[key] = names.get(part[key], part[key])
-    if record["norm"] is not None:
-        record["norm"]["parameter"] = names.get(record["norm"]["parameter"], record["norm"]["parameter"])
     return record
 
 

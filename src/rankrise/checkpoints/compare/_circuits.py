@@ -63,7 +63,8 @@ def measure_layer(
     before = _reader(read, lambda name: _base(base, pairs[name]), "0", device)
     after = _reader(read, lambda name: _tuned(base, tuned, pairs[name]), "1", device)
     for circuit, roles in CIRCUITS.items():
-        names = {layer.roles[role].parameter for role in roles}
+        views = [layer.roles[role] for role in roles]
+        names = {name for view in views for name in view.parameters}
         blank = Row(
             step=step, name=layer.name, layer=layer.index, head=-1, circuit=circuit, kind="circuit",
             shape=(), dtype="", status="changed",
@@ -79,7 +80,8 @@ def measure_layer(
         finite = torch.stack([t.isfinite().all(-1).all(-1) for t in (left, right, left0, right0)]).all(0)
         norms = _norms(left0, right0)
         floors = None
-        if all(_has_grid(tuned, pairs[name]) for name in names):
+        is_stored = not any(view.down for view in views)  # the rounding of a product of two weights is not that of one
+        if is_stored and all(_has_grid(tuned, pairs[name]) for name in names):
             stored = [(base, "base_name", before), (tuned, "tuned_name", after)]
             variances = [_variance(layer.roles[role], pairs, stored) for role in roles]
             floors = circuit_floor(left, right, left0, right0, variances=variances, heads=finite)

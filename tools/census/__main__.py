@@ -1,0 +1,43 @@
+"""`python -m tools.census`: examine every model type of the installed transformers and write docs/families.md."""
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tools.census._workers import run_all
+
+PAGE = Path(__file__).parents[2] / "docs" / "families.md"
+
+
+def main() -> None:
+    """Examine the types that are named, or all of them, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("types", nargs="*", help="model types; none means all")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="write every record here, a line each")
+    arguments = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
+    import transformers.masking_utils
+    import transformers.modeling_utils
+    from tools.census._examine import examine
+    from tools.census._tiny import model_types
+
+    transformers.logging.set_verbosity_error()
+    names = arguments.types or model_types()
+    records = []
+    out = arguments.json.open("w") if arguments.json else None
+    for record in run_all(names, lambda name: examine(name).as_dict(), workers=arguments.workers):
+        records.append(record)
+        if out:
+            out.write(json.dumps(record) + "\n")
+            out.flush()
+        print(f"\r{len(records)} of {len(names)}", end="", file=sys.stderr)
+    print(Counter(record["outcome"] for record in records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Forwards of a model and of the models inside it, each with random inputs of its own kind."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+TOKENS = 16
+_MAIN = ("input_ids", "pixel_values", "input_features", "input_values")
+Run = Callable[[], Any]
+_REQUIRED = inspect.Parameter.empty
+
+
+def forwards(model: nn.Module, seed: int) -> Iterator[tuple[str, Run]]:
+    """Yield the path and a forward of the model and of every model inside it, outermost first."""
+    for name, module in model.named_modules():
+        if isinstance(module, transformers.PreTrainedModel):
+            yield name, lambda module=module: module(**inputs(module, seed))
+
+
+def inputs(module: nn.Module, seed: int) -> dict[str, Any]:
+    """Return random values for what the forward needs: its main input, and every argument without a default."""
+    generator = torch.Generator().manual_seed(seed)
+    signature = inspect.signature(module.forward).parameters
+    config = module.config
+    wanted = [
+        name
+        for name, parameter in signature.items()
+        if parameter.default is _REQUIRED and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    ]
+    main = getattr(module, "main_input_name", "input_ids")
+    if main in signature and main not in wanted:
+        wanted.append(main)
+    if not wanted:
+        wanted = list(signature)[:1]
+    if "decoder_input_ids" in signature:
+        wanted.append("decoder_input_ids")
+    if "encoder_hidden_states" in signature and getattr(config, "add_cross_attention", False):
+        wanted.append("encoder_hidden_states")
+    towers = {name for name, _ in module.named_children()}
+    if "text_model" in towers:
+        wanted += [name for name in _MAIN if name in signature]
+    return {name: _value(name, config, generator) for name in dict.fromkeys(wanted)}
+
+
+def _value(name: str, config: Any, generator: torch.Generator) -> Any:
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    size = _find(config, ("hidden_size", "d_model", "n_embd", "embed_dim"), 64)
+    if name in ("input_ids", "decoder_input_ids", "labels"):
+        top = min(_find(config, ("vocab_size", "n_vocab"), 100), 99)
+        return torch.randint(3, max(top, 4), (2, TOKENS), generator=generator)
+    if "pixel_values" in name or name in ("image", "images", "x"):
+        side = _find(config, ("image_size", "input_size"), 32)
+        height, width = side if isinstance(side, list | tuple) else (side, side)
+        channels = _find(config, ("num_channels", "in_channels", "num_input_channels"), 3)
+        frames = _find(config, ("num_frames",), None)
+        if frames:
+            return randn(2, frames, channels, height, width)
+        return randn(2, channels, height, width)
+    if name == "input_features":
+        bins = _find(config, ("num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", "n_mels"), 80)
+        length = 2 * _find(config, ("max_source_positions",), 64)
+        return randn(2, bins, length) if hasattr(config, "max_source_positions") else randn(2, 128, bins)
+    if name in ("input_values", "waveform", "audio_values"):
+        return randn(2, 4000)
+    if name in ("past_values", "past_observed_mask", "future_values"):
+        length = _find(config, ("context_length",), 32)
+        return torch.ones(2, length) if "mask" in name else randn(2, length, _find(config, ("num_input_channels",), 1))
+    if name in ("hidden_states", "inputs_embeds", "encoder_hidden_states", "query_embeds", "hidden_state", "inputs"):
+        return randn(2, TOKENS, _find(config, ("encoder_hidden_size",), size) if name.startswith("enc") else size)
+    if "mask" in name:
+        return torch.ones(2, TOKENS, dtype=torch.long)
+    if name.endswith("position_ids"):
+        return torch.arange(TOKENS)[None].expand(2, -1)
+    if name == "bbox":
+        return torch.zeros(2, TOKENS, 4, dtype=torch.long)
+    if name in ("grid_thw", "image_grid_thw"):
+        return torch.tensor([[1, 4, 4]])
+    return None
+
+
+def attention_forwards(module: nn.Module, width: int, key_width: int, head_dim: int, seed: int) -> list[Run]:
+    """Return ways to call an attention module by itself, for models whose forward needs more than random inputs.
+
+    Args:
+        module: The attention module.
+        width: Width of the input of the queries.
+        key_width: Width of the input of the keys.
+        head_dim: Head dimension, of which all or a part may be rotated.
+        seed: Of the random inputs.
+    """
+    if isinstance(module, nn.MultiheadAttention):
+        return [lambda: module(*_tokens(seed, width, width, width), need_weights=True)]
+    return [
+        partial(_call, module, shape, (width, key_width), rotated, crossed, seed)
+        for shape in ((2, TOKENS), (TOKENS,), (2, 4, 4))
+        for rotated in (head_dim, head_dim // 2, head_dim // 4)
+        for crossed in (False, True)
+    ]
+
+
+def _tokens(seed: int, *widths: int, shape: tuple[int, ...] = (2, TOKENS)) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn((*shape, width), generator=generator) for width in widths]
+
+
+def _call(
+    module: nn.Module, shape: tuple[int, ...], widths: tuple[int, int], rotated: int, crossed: bool, seed: int
+) -> Any:
+    x, y = _tokens(seed, *widths, shape=shape)
+    angles = torch.linspace(0.1, 3.0, TOKENS)[:, None].expand(TOKENS, rotated)
+    angles = angles if len(shape) == 1 else angles[None].expand(2, -1, -1)
+    known: dict[str, Any] = {
+        **dict.fromkeys(("position_embeddings", "rotary_pos_emb", "rope", "pos_emb"), (angles.cos(), angles.sin())),
+        "cu_seqlens": torch.tensor([0, TOKENS]),
+        "max_seqlen": TOKENS,
+        "cache_position": torch.arange(TOKENS),
+        "position_ids": torch.arange(TOKENS)[None],
+        "output_attentions": True,
+    }
+    arguments: dict[str, Any] = {}
+    for name, parameter in inspect.signature(module.forward).parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        needed = parameter.default is _REQUIRED
+        if not arguments:
+            arguments[name] = x
+        elif name in ("key_value_states", "encoder_hidden_states", "context", "key", "value", "kv", "memory"):
+            if crossed or needed:
+                arguments[name] = y if crossed else x
+        elif name in known and (needed or "pos" in name or name == "cu_seqlens"):
+            arguments[name] = known[name]
+        elif needed:
+            arguments[name] = None
+    return module(**arguments)
+
+
+def _find(config: Any, names: tuple[str, ...], default: Any) -> Any:
+    """Return the first of these entries, from the config or a config inside it."""
+    for name in names:
+        try:
+            value = getattr(config, name, None)
+        except Exception:
+            value = None
+        if value is not None:
+            return value
+    for inner in vars(config).values():
+        if isinstance(inner, transformers.PreTrainedConfig):
+            found = _find(inner, names, None)
+            if found is not None:
+                return found
+    return default

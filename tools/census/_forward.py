@@ -1,0 +1,166 @@
+"""What a model's forward does: every product with a known weight and every softmax, in the order of the calls.
+
+The recorder sees the operations that torch runs, whatever module or function asked for them. It can also take out of
+the forward what a product of two weights leaves out (rotations, norms of queries and keys, gates, caps of scores), one
+kind at a time, so that the census learns which of them a layer has.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+KINDS = ("rotation", "norm", "gate", "cap", "bias", "position")
+_ROTARY_BUFFER = re.compile(r"(^|\.)((?P<both>embed_positions)|(?P<sin>sin\w*)|cos\w*)$")  # tables of rotations
+_POSITION = re.compile(r"rel(?!u)|pos|r_[wr]_bias|bias_[uv]$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Product:
+    """`x @ weight`, in rows."""
+
+    storage: int  # address of the weight's storage
+    offset: int  # of the part of the weight that was used, in elements
+    x: Tensor  # (rows, in)
+    y: Tensor  # (rows, out)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """A softmax over the last dimension."""
+
+    scores: Tensor
+    probabilities: Tensor
+
+
+@dataclass
+class Recorder(TorchDispatchMode):
+    """Record products with the weights at `addresses` and softmaxes; leave out `without` what a name of KINDS says."""
+
+    addresses: frozenset[int] = frozenset()
+    without: frozenset[str] = frozenset(KINDS)
+    events: list[Product | Softmax] = field(default_factory=list)
+    inside: int = 0  # depth of attention modules that are running
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket
+        if "rotation" in self.without and name in (aten.cos, aten.sin, aten.polar):
+            if name is aten.polar:
+                return torch.complex(args[0], torch.zeros_like(args[0]))
+            return torch.ones_like(args[0]) if name is aten.cos else torch.zeros_like(args[0])
+        if self.inside and "gate" in self.without and name is aten.sigmoid:
+            return torch.ones_like(args[0])
+        if self.inside and "cap" in self.without and name is aten.tanh:
+            return args[0].clone()
+        out = func(*args, **kwargs)
+        if name in (aten.mm, aten.bmm):
+            self._product(args[0], args[1], out)
+        elif name in (aten.addmm, aten.baddbmm):
+            self._product(args[1], args[2], out)
+        elif name is aten._softmax and args[1] in (-1, args[0].ndim - 1):
+            self.events.append(Softmax(args[0].detach().clone(), out.detach().clone()))
+        elif name is aten.convolution and args[1].shape[2:].numel() == 1 and args[8] == 1:
+            self._convolution(args[0], args[1], out)
+        return out
+
+    def _product(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        if (storage := b.untyped_storage().data_ptr()) in self.addresses:
+            x, y = a, out
+        elif (storage := a.untyped_storage().data_ptr()) in self.addresses:
+            x, y, b = b.mT, out.mT, a
+        else:
+            return
+        x, y = (t.detach().reshape(-1, t.shape[-1]).clone() for t in (x, y))
+        self.events.append(Product(storage, b.storage_offset(), x, y))
+
+    def _convolution(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        if (storage := weight.untyped_storage().data_ptr()) in self.addresses:
+            x, y = (t.detach().movedim(1, -1).reshape(-1, t.shape[1]).clone() for t in (x, out))
+            self.events.append(Product(storage, weight.storage_offset(), x, y))
+
+
+@contextlib.contextmanager
+def recording(
+    model: nn.Module, attention: Sequence[str], addresses: frozenset[int], without: frozenset[str]
+) -> Iterator[Recorder]:
+    """Record what happens inside, with everything of the kinds `without` taken out of the attention modules.
+
+    Args:
+        model: The whole model.
+        attention: Paths of the attention modules.
+        addresses: Storage addresses of the weights to watch.
+        without: Names of KINDS.
+    """
+    recorder = Recorder(addresses, without)
+    handles = []
+    for path in attention:
+        module = model.get_submodule(path)
+        handles.append(module.register_forward_pre_hook(lambda *_: _deeper(recorder, 1)))
+        handles.append(module.register_forward_hook(lambda *_: _deeper(recorder, -1), always_call=True))
+        if "norm" in without:
+            for name, child in module.named_modules():
+                if name and "norm" in type(child).__name__.lower():
+                    handles.append(child.register_forward_hook(_identity))
+    saved = {name: p for name, p in model.named_parameters() if _is_zeroed(name, p, without)}
+    if "rotation" in without:
+        saved |= {name: b for name, b in model.named_buffers() if _ROTARY_BUFFER.search(name)}
+    values = {name: p.detach().clone() for name, p in saved.items()}
+    normalize = nn.functional.normalize
+    if "norm" in without:
+        nn.functional.normalize = lambda x, *args, **kwargs: x
+    try:
+        with torch.no_grad():
+            for name, p in saved.items():
+                p.zero_()
+                if match := _ROTARY_BUFFER.search(name):
+                    p[..., p.shape[-1] // 2 if match["both"] else 0 :] = 0 if match["sin"] else 1
+            with recorder:
+                yield recorder
+    finally:
+        nn.functional.normalize = normalize
+        with torch.no_grad():
+            for name, p in saved.items():
+                p.copy_(values[name])
+        for handle in handles:
+            handle.remove()
+
+
+def _is_zeroed(name: str, p: Tensor, without: frozenset[str]) -> bool:
+    if p.ndim == 1 and "bias" in name.rpartition(".")[2] and "bias" in without:
+        return True
+    return "position" in without and bool(_POSITION.search(name))
+
+
+def _deeper(recorder: Recorder, by: int) -> None:
+    recorder.inside += by
+
+
+def _identity(module: nn.Module, args: Any, out: Any) -> Any:
+    return args[0] if args and isinstance(out, Tensor) and out.shape == args[0].shape else out
+
+
+def randomise(model: nn.Module) -> None:
+    """Give every matrix and bias random entries of the size that keeps a signal's size."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if not p.is_floating_point():
+                continue
+            if p.ndim > 1:
+                fan_in = p.shape[1:].numel()
+                p.copy_(torch.randn(p.shape, generator=generator) * max(fan_in, 4) ** -0.5)
+            elif name.endswith("bias") or "bias_" in name:
+                p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
+
+
+Inputs = Mapping[str, Any]
