@@ -9,7 +9,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help test test-slow test-gpu lint reproduce figures bench demo docs clean
+.PHONY: help census test test-slow test-gpu lint reproduce figures bench demo docs clean
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 22
 
@@ -29,7 +29,7 @@ comma := ,
 
 # Two BLAS pools on two cores fight; one thread each is faster and repeatable. The small networks of `smoke` gain nothing
 # from a second one.
-test test-slow bench: export OMP_NUM_THREADS ?= 1
+test test-slow census bench: export OMP_NUM_THREADS ?= 1
 ifeq ($(SCALE),smoke)
 reproduce: export OMP_NUM_THREADS ?= 1
 endif
@@ -47,6 +47,9 @@ test: lint ## lint and the default suite, under 10 minutes with the install
 
 test-slow: $(EVERYTHING) ## large files, faults, long accuracy runs
 	$(BIN)/pytest -m slow --timeout=1200 --durations=10
+
+census: $(EVERYTHING) ## docs/families.md again: every model type of transformers against its own attention
+	$(BIN)/python -W ignore -m tools.census
 
 test-gpu: ## needs a CUDA device; uses the interpreter at hand (PYTHON=...), installs nothing
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider

@@ -5,8 +5,11 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from tools.census._page import page
 from tools.census._workers import run_all
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
@@ -19,6 +22,22 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write every record here, a line each")
     arguments = parser.parse_args()
+    out = arguments.json.open("w") if arguments.json else None
+    records = []
+    for record in take(arguments.types, workers=arguments.workers):
+        records.append(record)
+        if out:
+            out.write(json.dumps(record) + "\n")
+            out.flush()
+        print(f"\r{len(records)}", end="", file=sys.stderr)
+    print(Counter(record["outcome"] for record in records))
+    if not arguments.types:
+        PAGE.write_text(page(records), encoding="utf-8")
+        print(f"wrote {PAGE}", file=sys.stderr)
+
+
+def take(types: Sequence[str] = (), *, workers: int = 2) -> Iterator[dict[str, Any]]:
+    """Yield the record of every model type, or of those that are named."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
     import transformers.masking_utils
@@ -27,16 +46,7 @@ def main() -> None:
     from tools.census._tiny import model_types
 
     transformers.logging.set_verbosity_error()
-    names = arguments.types or model_types()
-    records = []
-    out = arguments.json.open("w") if arguments.json else None
-    for record in run_all(names, lambda name: examine(name).as_dict(), workers=arguments.workers):
-        records.append(record)
-        if out:
-            out.write(json.dumps(record) + "\n")
-            out.flush()
-        print(f"\r{len(records)} of {len(names)}", end="", file=sys.stderr)
-    print(Counter(record["outcome"] for record in records))
+    yield from run_all(types or model_types(), lambda name: examine(name).as_dict(), workers=workers)
 
 
 if __name__ == "__main__":

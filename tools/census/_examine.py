@@ -19,7 +19,8 @@ from rankrise.heads import AttentionLayer, HeadMap, resolve
 NOTES = {
     "rotation": ("RoPE", "latent"),
     "norm": ("QK-norm", "latent", "inner norm"),
-    "gate": ("gate",),
+    "gate": ("gate", "sink"),
+    "convolution": ("convolution",),
     "cap": ("cap",),
     "bias": ("biases",),
     "position": ("positions", "latent"),
@@ -162,7 +163,9 @@ def _decide(record: Record, model: nn.Module, findings: _Findings) -> None:
     layers, held, verdicts = findings.layers, findings.held, findings.verdicts
     alike = {_kind_of(model, layers[name]) for name in held}
     rest = [name for name in layers if name not in held and _kind_of(model, layers[name]) not in alike]
-    bad = [name for name in layers if name not in held and name in verdicts and verdicts[name].judged]
+    judged = [name for name in layers if name not in held and name in verdicts and verdicts[name].judged]
+    bad = [name for name in judged if not _noted_as(layers[name], ("sparse",))]
+    rest = [name for name in rest if not _noted_as(layers[name], ("sparse",))]
     if findings.missing:
         name, why = next(iter(findings.missing.items()))
         record.outcome, record.why = "wrong", f"{name}: {why}"
@@ -183,10 +186,11 @@ def _verdicts(
 ) -> dict[str, Verdict]:
     parts = {name: findings.parts[name] for name in names}
     addresses = frozenset(storage for part in parts.values() for storage in part.storages.values())
+    outputs = frozenset(part.storages["o"] for part in parts.values())
     records = []
     with _without_rotated(model, findings.layers, parts, "position" in without):
         for seed in (1, 2):
-            with recording(model, names, addresses, without) as recorder, torch.random.fork_rng():
+            with recording(model, names, addresses, outputs, without) as recorder, torch.random.fork_rng():
                 torch.manual_seed(0)
                 with contextlib.suppress(Exception):
                     run(seed)()

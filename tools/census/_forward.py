@@ -7,8 +7,9 @@ kind at a time, so that the census learns which of them a layer has.
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-KINDS = ("rotation", "norm", "gate", "cap", "bias", "position")
+KINDS = ("rotation", "norm", "gate", "cap", "bias", "position", "convolution")
+_TAKEN_OUT = (("norm", "norm"), ("conv", "convolution"))  # part of a class name, kind
 _ROTARY_BUFFER = re.compile(r"(^|\.)((?P<both>embed_positions)|(?P<sin>sin\w*)|cos\w*)$")  # tables of rotations
-_POSITION = re.compile(r"rel(?!u)|pos|r_[wr]_bias|bias_[uv]$", re.IGNORECASE)
+_POSITION = re.compile(r"rel(?!u)|pos(?!t)|r_kernel|seg_embed|r_[wr]_bias|bias_[uv]$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Recorder(TorchDispatchMode):
     without: frozenset[str] = frozenset(KINDS)
     events: list[Product | Softmax] = field(default_factory=list)
     inside: int = 0  # depth of attention modules that are running
+    outputs: frozenset[int] = frozenset()  # addresses of the weights W_O among them
+    between: bool = False  # whether the last product was with W_Q, W_K or W_V
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -82,16 +86,22 @@ class Recorder(TorchDispatchMode):
             return
         x, y = (t.detach().reshape(-1, t.shape[-1]).clone() for t in (x, y))
         self.events.append(Product(storage, b.storage_offset(), x, y))
+        self.between = storage not in self.outputs
 
     def _convolution(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
         if (storage := weight.untyped_storage().data_ptr()) in self.addresses:
             x, y = (t.detach().movedim(1, -1).reshape(-1, t.shape[1]).clone() for t in (x, out))
             self.events.append(Product(storage, weight.storage_offset(), x, y))
+            self.between = storage not in self.outputs
 
 
 @contextlib.contextmanager
 def recording(
-    model: nn.Module, attention: Sequence[str], addresses: frozenset[int], without: frozenset[str]
+    model: nn.Module,
+    attention: Sequence[str],
+    addresses: frozenset[int],
+    outputs: frozenset[int],
+    without: frozenset[str],
 ) -> Iterator[Recorder]:
     """Record what happens inside, with everything of the kinds `without` taken out of the attention modules.
 
@@ -99,18 +109,20 @@ def recording(
         model: The whole model.
         attention: Paths of the attention modules.
         addresses: Storage addresses of the weights to watch.
+        outputs: Those of the weights W_O.
         without: Names of KINDS.
     """
-    recorder = Recorder(addresses, without)
+    recorder = Recorder(addresses, without, outputs=outputs)
     handles = []
     for path in attention:
         module = model.get_submodule(path)
         handles.append(module.register_forward_pre_hook(lambda *_: _deeper(recorder, 1)))
         handles.append(module.register_forward_hook(lambda *_: _deeper(recorder, -1), always_call=True))
-        if "norm" in without:
-            for name, child in module.named_modules():
-                if name and "norm" in type(child).__name__.lower():
-                    handles.append(child.register_forward_hook(_identity))
+        owners = {id(m) for m in module.modules() for p in m.parameters(recurse=False) if _address(p) in addresses}
+        for name, child in module.named_modules():
+            kind = type(child).__name__.lower()
+            if name and id(child) not in owners and any(w in kind and k in without for w, k in _TAKEN_OUT):
+                handles.append(child.register_forward_hook(partial(_identity, recorder)))
     saved = {name: p for name, p in model.named_parameters() if _is_zeroed(name, p, without)}
     if "rotation" in without:
         saved |= {name: b for name, b in model.named_buffers() if _ROTARY_BUFFER.search(name)}
@@ -145,8 +157,14 @@ def _deeper(recorder: Recorder, by: int) -> None:
     recorder.inside += by
 
 
-def _identity(module: nn.Module, args: Any, out: Any) -> Any:
-    return args[0] if args and isinstance(out, Tensor) and out.shape == args[0].shape else out
+def _identity(recorder: Recorder, module: nn.Module, args: Any, out: Any) -> Any:
+    """Hand on what came in, between the projections and W_O only: norms of other places are not the product's."""
+    same = args and isinstance(out, Tensor) and out.shape == args[0].shape
+    return args[0] if recorder.between and same else out
+
+
+def _address(p: Tensor) -> int:
+    return p.untyped_storage().data_ptr()
 
 
 def randomise(model: nn.Module) -> None:
@@ -161,6 +179,3 @@ def randomise(model: nn.Module) -> None:
                 p.copy_(torch.randn(p.shape, generator=generator) * max(fan_in, 4) ** -0.5)
             elif name.endswith("bias") or "bias_" in name:
                 p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
-
-
-Inputs = Mapping[str, Any]

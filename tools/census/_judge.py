@@ -63,7 +63,7 @@ def judge(parts: Factors, one: Sequence[Product | Softmax], two: Sequence[Produc
     end = min((i for i in _all(parts, "o", one) if i > max(q, k, v)), default=None)
     if end is None:
         return Verdict(True, False, False, False)
-    softmaxes = [i for i in range(max(q, k), end) if isinstance(one[i], Softmax)]
+    softmaxes = [i for i in range(max(q, k), end) if isinstance(one[i], Softmax) and not _has_one_key(one[i])]
     seen = scores = output = False
     crosses = one[q].x.shape != one[k].x.shape or not torch.equal(one[q].x, one[k].x)
     for i in softmaxes:
@@ -75,7 +75,7 @@ def judge(parts: Factors, one: Sequence[Product | Softmax], two: Sequence[Produc
             if same:
                 scores = True
                 output = _same_output(parts, layout, one[i].probabilities, one[v].x, one[end].y)
-    return Verdict(True, seen, scores, output, crosses, judged=True)
+    return Verdict(True, seen, scores, output, crosses, judged=seen)
 
 
 def _all(parts: Factors, role: str, events: Sequence[Product | Softmax]) -> Iterator[int]:
@@ -145,6 +145,11 @@ def _same_scores(parts: Factors, layout: _Layout, one: _Seen, two: _Seen) -> boo
     rest = (delta - slope[None, :, None, None] * hat).square().sum((0, 2, 3)).sqrt()
     size = delta.square().sum((0, 2, 3)).sqrt()
     return bool(((rest <= TOLERANCE * size) & (size > 1e-6) & (slope > 0)).all())
+
+
+def _has_one_key(softmax: Softmax) -> bool:
+    """Return whether the softmax is over one key, so that its scores mean nothing."""
+    return softmax.scores.shape[-1] == 1
 
 
 def _centred(scores: Tensor, valid: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ LAYOUTS: tuple[Layout, ...] = (
     _separate("q_proj/k_proj/v_proj/out_proj", "q_proj", "k_proj", "v_proj", "out_proj"),  # CLIP, OPT
     _separate("Phi", "q_proj", "k_proj", "v_proj", "dense"),  # Phi-1, Phi-2
     _separate("q_proj/k_proj/v_proj/proj", "q_proj", "k_proj", "v_proj", "proj"),  # Kimi's vision tower
+    _separate("ModernBERT decoder", "q_proj", "k_proj", "v_proj", "Wo"),
     _separate("InternVL", "q_proj", "k_proj", "v_proj", "projection_layer"),
     _separate("Gemma 4", "q_proj.linear", "k_proj.linear", "v_proj.linear", "o_proj.linear"),
     _separate("Gemma 4 audio", "q_proj.linear", "k_proj.linear", "v_proj.linear", "post.linear"),
@@ -118,17 +119,29 @@ ATTENTION_NAME = re.compile(
     r"att(n|ention)|(^|\.)([qkv]_(proj|lin|head)|linear_[qkv]|to_[qkv]|query|key|value|qkv|w[qkv])(\.|$)", re.IGNORECASE
 )
 QK_NORM = re.compile(r"(q|k|query|key)_?(layer_?)?norm\.weight$", re.IGNORECASE)
+QK_NORM_MODULE = re.compile(r"(^|\.)(qk|q|k|query|key)_?(layer_?)?norm$", re.IGNORECASE)  # it may have no weights
 COSINE_SCALE = re.compile(r"(^|\.)logit_scale$")
 ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
 NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IGNORECASE)  # and not missed
 CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|(^|\.)attn2$", re.IGNORECASE)
 OUTPUT_GATE = re.compile(r"(^|\.)(g_proj|(attn_|output_|out_)?gate(_proj)?)\.weight$")
+INNER_NORM = re.compile(r"(^|\.)(\w*sub_norm|inner_\w*(ln|norm)|attn_sub\w*|o_norm)\.weight$")
+RELATIVE_NAME = re.compile(
+    r"(^|\.)(linear_pos|relative_\w*proj|pos_proj|pos_bias_[uv]|rel_\w+|r_proj|r_kernel|distance_\w+)"
+)
+SPARSE_CLASS = re.compile(
+    r"Longformer|LED|BigBird|LocalSelfAttention|LocalAttention|TransientGlobal|ProbSparse|GlobalLocal"
+)
+SINK_NAME = re.compile(r"(^|\.)sinks?$")
+TOKEN_CONVOLUTION = re.compile(r"(^|\.)[qkv]_\w*conv\w*\.")
+QUERIES_OF_THEIR_OWN = re.compile(r"(probe|latents|latent_queries)")  # learned tokens that read the sequence
 
 # Signs of layers whose scores are no softmax: linear attention, delta rules, state spaces. The names are those of
 # weights of the attention module itself.
 NOT_SOFTMAX_NAME = re.compile(r"(A_log|dt_bias|([qkv]_)?conv1d(\.weight)?|slope_rate)")
 NOT_SOFTMAX_CLASS = re.compile(
     r"Delta(Net|Attention)|Linear(Self)?Attention|Lightning|Retention|Mamba|Rwkv|RWKV|Recurrent"
+    r"|Assign|AutoformerAttention|Nystromformer|^Mra"
 )
 
 # Signs of what is refused.

@@ -7,12 +7,19 @@ from rankrise.heads._families import (
     ATTENTION_NAME,
     COSINE_SCALE,
     CROSS_NAME,
+    INNER_NORM,
     NOT_MISSED_NAME,
     NOT_SOFTMAX_CLASS,
     NOT_SOFTMAX_NAME,
     OUTPUT_GATE,
     QK_NORM,
+    QK_NORM_MODULE,
+    QUERIES_OF_THEIR_OWN,
+    RELATIVE_NAME,
     ROTARY_CONFIG,
+    SINK_NAME,
+    SPARSE_CLASS,
+    TOKEN_CONVOLUTION,
 )
 from rankrise.heads._inventory import Inventory, ancestors, lookup
 from rankrise.heads._layout import Layout
@@ -57,9 +64,17 @@ def layer_notes(
     elif gate := next((name for name in below if OUTPUT_GATE.search(name) and name not in names.values()), None):
         gated = gate.removesuffix(".weight").split(".")[-1]
         notes.append(f"gate: the output is multiplied by a gate ({gated!r}) before W_O; V Oᵀ is without it")
-    if CROSS_NAME.search(path.rpartition(".")[2]) or (
-        not layout.is_latent and _width(views["q"]) != _width(views["k"])
-    ):
+    if any(INNER_NORM.search(name) for name in below):
+        notes.append("inner norm: what the heads have read is normed before W_O; V Oᵀ is without that norm")
+    if any(RELATIVE_NAME.search(name) for name in below):
+        notes.append("positions: scores have terms of relative positions, which K Qᵀ does not contain")
+    if any(TOKEN_CONVOLUTION.search(name) for name in below):
+        notes.append("convolution: keys and values are convolved along the tokens after projection; K Qᵀ is before")
+    if any(SPARSE_CLASS.search(inventory.module_class(place)) for place in _modules_below(inventory, path)):
+        notes.append("sparse: a token attends to some others only, in blocks or by choice, with the scores of K Qᵀ")
+    if any(SINK_NAME.search(name) for name in below):
+        notes.append("sink: a learned score without a value takes part in the softmax")
+    if _is_cross(inventory, layout, path, views):
         notes.append("cross-attention: queries read one sequence, keys and values another")
     if any(_bias(name) in inventory.tensors for name in names.values()) or any(n.endswith("bias_k") for n in below):
         notes.append("biases: projections have biases, which no product contains")
@@ -72,6 +87,34 @@ def layer_notes(
     if len(layout.fused_with("k")) > 1 and not layout.is_latent:
         notes.append(f"fused: {names['k'].split('.')[-2:][0]!r} is read as {_order(layout)}, as in {layout.name}")
     return tuple(notes)
+
+
+def _has_qk_norm(inventory: Inventory, layout: Layout, path: str) -> bool:
+    """Return whether queries and keys are normed after projection; the norm of a latent has a note of its own."""
+    if has_cosine_scores(inventory, path):
+        return True
+    if layout.is_latent:
+        return False
+    names = (*_below(inventory, path), *(f"{place}.weight" for place in _modules_below(inventory, path)))
+    return any(QK_NORM.search(name) or QK_NORM_MODULE.search(name.removesuffix(".weight")) for name in names)
+
+
+def _modules_below(inventory: Inventory, path: str) -> list[str]:
+    return [place for place in inventory.modules if place == path or place.startswith(f"{path}.") or not path]
+
+
+def _is_cross(inventory: Inventory, layout: Layout, path: str, views: Mapping[str, WeightView]) -> bool:
+    """Return whether queries are made from other tokens than keys, as names, widths or learned queries nearby tell."""
+    if CROSS_NAME.search(path.rpartition(".")[2]):
+        return True
+    if not layout.is_latent and _width(views["q"]) != _width(views["k"]):
+        return True
+    return any(
+        QUERIES_OF_THEIR_OWN.fullmatch(name.removeprefix(f"{place}."))
+        for place in ancestors(path)[:3]
+        for name in inventory.tensors
+        if place and name.startswith(f"{place}.")
+    )
 
 
 def _order(layout: Layout) -> str:
