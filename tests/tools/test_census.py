@@ -1,9 +1,7 @@
 """The census in small: families of every layout are verified against their own forward."""
 
 import pytest
-from tools.census.__main__ import PAGE, take
 from tools.census._examine import examine
-from tools.census._page import page
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -37,10 +35,3 @@ def test_families_are_verified_against_their_forward(model_type):
     assert (record.outcome, record.why) == ("resolved with a note", "")
     assert record.scheme == FAMILIES[model_type]
     assert record.verified > 0
-
-
-@pytest.mark.slow
-def test_the_page_of_families_is_that_of_the_installed_transformers():
-    records = list(take())
-    assert [record["model_type"] for record in records if record["outcome"] in ("wrong", "crashed")] == []
-    assert PAGE.read_text(encoding="utf-8") == page(records)
