@@ -155,7 +155,7 @@ def _look(model: nn.Module, findings: _Findings, names: Sequence[str], run: Call
                 if not _noted_as(layers[name], NOTES[kind]):
                     findings.missing.setdefault(name, f"its forward has a {kind} that no note names")
     for name in good:
-        if neutral[name].crosses and not _noted_as(layers[name], ("cross-attention",)):
+        if neutral[name].crosses and not _noted_as(layers[name], ("cross-attention", "reduced")):
             findings.missing.setdefault(name, "queries and keys read different inputs, which no note says")
 
 

@@ -100,7 +100,7 @@ def attention_forwards(module: nn.Module, width: int, key_width: int, head_dim: 
     return [
         partial(_call, module, shape, (width, key_width), rotated, crossed, seed)
         for shape in ((2, TOKENS), (TOKENS,), (2, 4, 4))
-        for rotated in (head_dim, head_dim // 2, head_dim // 4)
+        for rotated in (head_dim, head_dim // 2, head_dim // 4, 0)
         for crossed in (False, True)
     ]
 
@@ -134,7 +134,7 @@ def _call(
         elif name in ("key_value_states", "encoder_hidden_states", "context", "key", "value", "kv", "memory"):
             if crossed or needed:
                 arguments[name] = y if crossed else x
-        elif name in known and (needed or "pos" in name or name == "cu_seqlens"):
+        elif name in known and (needed or (rotated and "pos" in name) or name == "cu_seqlens"):
             arguments[name] = known[name]
         elif needed:
             arguments[name] = None

@@ -19,7 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 KINDS = ("rotation", "norm", "gate", "cap", "bias", "position", "convolution")
 _TAKEN_OUT = (("norm", "norm"), ("conv", "convolution"))  # part of a class name, kind
-_ROTARY_BUFFER = re.compile(r"(^|\.)((?P<both>embed_positions)|(?P<sin>sin\w*)|cos\w*)$")  # tables of rotations
+_ROTARY_BUFFER = re.compile(
+    r"(^|\.)((?P<both>embed_positions(\.weight)?)|(?P<sin>sin\w*)|cos\w*)$"
+)  # tables of rotations
 _POSITION = re.compile(r"rel(?!u)|pos(?!t)|r_kernel|seg_embed|r_[wr]_bias|bias_[uv]$", re.IGNORECASE)
 
 
@@ -62,7 +64,7 @@ class Recorder(TorchDispatchMode):
             if name is aten.polar:
                 return torch.complex(args[0], torch.zeros_like(args[0]))
             return torch.ones_like(args[0]) if name is aten.cos else torch.zeros_like(args[0])
-        if self.inside and "gate" in self.without and name is aten.sigmoid:
+        if self.inside and "gate" in self.without and name in (aten.sigmoid, aten.softplus):
             return torch.ones_like(args[0])
         if self.inside and "cap" in self.without and name is aten.tanh:
             return args[0].clone()
@@ -125,7 +127,8 @@ def recording(
                 handles.append(child.register_forward_hook(partial(_identity, recorder)))
     saved = {name: p for name, p in model.named_parameters() if _is_zeroed(name, p, without)}
     if "rotation" in without:
-        saved |= {name: b for name, b in model.named_buffers() if _ROTARY_BUFFER.search(name)}
+        tables = (*model.named_buffers(), *model.named_parameters())
+        saved |= {name: table for name, table in tables if _ROTARY_BUFFER.search(name)}
     values = {name: p.detach().clone() for name, p in saved.items()}
     normalize = nn.functional.normalize
     if "norm" in without:
@@ -150,7 +153,8 @@ def recording(
 def _is_zeroed(name: str, p: Tensor, without: frozenset[str]) -> bool:
     if p.ndim == 1 and "bias" in name.rpartition(".")[2] and "bias" in without:
         return True
-    return "position" in without and bool(_POSITION.search(name))
+    table = _ROTARY_BUFFER.search(name)
+    return "position" in without and not table and bool(_POSITION.search(name))
 
 
 def _deeper(recorder: Recorder, by: int) -> None:

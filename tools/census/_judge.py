@@ -173,6 +173,9 @@ def _same_output(parts: Factors, layout: _Layout, probabilities: Tensor, x_v: Te
     want = torch.einsum("ahnr,hdr->and", p @ v, parts.heads["o"])
     return any(
         bool((got - want).norm() <= TOLERANCE * got.norm()) and bool(got.norm() > 1e-6)
-        for got in (layout.tokens(y, layout.n).float(), y.reshape(layout.batch, layout.n, -1).float())
+        for got in (
+            y.reshape(layout.batch, layout.n, -1).float(),
+            y.reshape(layout.n, layout.batch, -1).transpose(0, 1).float(),
+        )
         if got.shape == want.shape
     )

@@ -57,6 +57,9 @@ LAYOUTS: tuple[Layout, ...] = (
     ),
     _separate("query/key/value/out", "query", "key", "value", "out"),
     _separate("ALBERT", "query", "key", "value", "dense"),  # and TVP
+    _separate("Pix2Struct", "query", "key", "value", "output"),
+    _separate("PVT v2", "query", "key", "value", "proj"),
+    _separate("ProphetNet", "query_proj", "key_proj", "value_proj", "out_proj"),
     _separate("wq/wk/wv/wo", "wq", "wk", "wv", "wo"),
     _separate("CTRL", "Wq", "Wk", "Wv", "dense"),
     _separate("T5", "q", "k", "v", "o", in_attention=True),  # and MPNet
@@ -122,6 +125,7 @@ QK_NORM = re.compile(r"(q|k|query|key)_?(layer_?)?norm\.weight$", re.IGNORECASE)
 QK_NORM_MODULE = re.compile(r"(^|\.)(qk|q|k|query|key)_?(layer_?)?norm$", re.IGNORECASE)  # it may have no weights
 COSINE_SCALE = re.compile(r"(^|\.)logit_scale$")
 ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
+ROTARY_TYPES = ("roformer",)  # they state nothing of it in their configs
 NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IGNORECASE)  # and not missed
 CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|(^|\.)attn2$", re.IGNORECASE)
 OUTPUT_GATE = re.compile(r"(^|\.)(g_proj|(attn_|output_|out_)?gate(_proj)?)\.weight$")
@@ -132,6 +136,8 @@ RELATIVE_NAME = re.compile(
 SPARSE_CLASS = re.compile(
     r"Longformer|LED|BigBird|LocalSelfAttention|LocalAttention|TransientGlobal|ProbSparse|GlobalLocal"
 )
+REDUCED_NAME = re.compile(r"(^|\.)(sr|sequence_reduction|spatial_reduction)(\.|$)")
+VALUE_SCALE = ("attention_value_scale", "v_scale", "mla_scale_kv_lora")
 SINK_NAME = re.compile(r"(^|\.)sinks?$")
 TOKEN_CONVOLUTION = re.compile(r"(^|\.)[qkv]_\w*conv\w*\.")
 QUERIES_OF_THEIR_OWN = re.compile(r"(probe|latents|latent_queries)")  # learned tokens that read the sequence

@@ -15,11 +15,14 @@ from rankrise.heads._families import (
     QK_NORM,
     QK_NORM_MODULE,
     QUERIES_OF_THEIR_OWN,
+    REDUCED_NAME,
     RELATIVE_NAME,
     ROTARY_CONFIG,
+    ROTARY_TYPES,
     SINK_NAME,
     SPARSE_CLASS,
     TOKEN_CONVOLUTION,
+    VALUE_SCALE,
 )
 from rankrise.heads._inventory import Inventory, ancestors, lookup
 from rankrise.heads._layout import Layout
@@ -74,6 +77,10 @@ def layer_notes(
         notes.append("sparse: a token attends to some others only, in blocks or by choice, with the scores of K Qᵀ")
     if any(SINK_NAME.search(name) for name in below):
         notes.append("sink: a learned score without a value takes part in the softmax")
+    if any(REDUCED_NAME.search(name) for name in below):
+        notes.append("reduced: keys and values read a shorter sequence, made from the same tokens")
+    if any(_is_scale(lookup(witness, key)) for witness in inventory.witnesses(path) for key in VALUE_SCALE):
+        notes.append("scale: values are multiplied by a constant, which V Oᵀ is without")
     if _is_cross(inventory, layout, path, views):
         notes.append("cross-attention: queries read one sequence, keys and values another")
     if any(_bias(name) in inventory.tensors for name in names.values()) or any(n.endswith("bias_k") for n in below):
@@ -87,6 +94,10 @@ def layer_notes(
     if len(layout.fused_with("k")) > 1 and not layout.is_latent:
         notes.append(f"fused: {names['k'].split('.')[-2:][0]!r} is read as {_order(layout)}, as in {layout.name}")
     return tuple(notes)
+
+
+def _is_scale(value: Any) -> bool:
+    return isinstance(value, int | float) and value not in (0, 1)
 
 
 def _has_qk_norm(inventory: Inventory, layout: Layout, path: str) -> bool:
@@ -198,6 +209,8 @@ def _is_rotary(inventory: Inventory, path: str) -> bool:
             if any("Rotary" in name and "Attention" not in name for name in children):
                 return True
     if any(_truthy(witness, key) for witness in inventory.witnesses(path) for key in ROTARY_CONFIG):
+        return True
+    if any(lookup(witness, "model_type") in ROTARY_TYPES for witness in inventory.witnesses(path)):
         return True
     return not inventory.modules and any("rotary" in name for name in inventory.signs)
 
