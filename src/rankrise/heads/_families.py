@@ -12,11 +12,11 @@ from rankrise.heads._layout import Layout
 
 
 def _row(name: str, q: str, k: str, v: str, o: str, **options: Any) -> Layout:
-    return Layout(*(f"{{layer}}.{weight}" for weight in (q, k, v, o)), name=name, **options)
+    return Layout(f"{{layer}}.{q}", f"{{layer}}.{k}", f"{{layer}}.{v}", f"{{layer}}.{o}", name=name, **options)
 
 
 def _separate(name: str, q: str, k: str, v: str, o: str, **options: Any) -> Layout:
-    return _row(name, *(f"{weight}.weight" for weight in (q, k, v, o)), **options)
+    return _row(name, f"{q}.weight", f"{k}.weight", f"{v}.weight", f"{o}.weight", **options)
 
 
 def _fused(name: str, qkv: str, o: str, **options: Any) -> Layout:
@@ -24,7 +24,10 @@ def _fused(name: str, qkv: str, o: str, **options: Any) -> Layout:
 
 
 def _latent(name: str, q: str, q_down: str | None, kv_down: str, k: str, v: str, **options: Any) -> Layout:
-    downs = {"q_down": q_down and f"{{layer}}.{q_down}.weight", "kv_down": f"{{layer}}.{kv_down}.weight"}
+    downs: dict[str, Any] = {
+        "q_down": q_down and f"{{layer}}.{q_down}.weight",
+        "kv_down": f"{{layer}}.{kv_down}.weight",
+    }
     return _separate(name, q, k, v, "o_proj", **downs, **options)
 
 
@@ -52,7 +55,9 @@ LAYOUTS: tuple[Layout, ...] = (
     _separate("DeBERTa-v2", "self.query_proj", "self.key_proj", "self.value_proj", "output.dense", in_attention=True),
     _separate(
         "ViT on disk",  # and DeiT
-        *(f"attention.attention.{name}" for name in ("query", "key", "value")),
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
         "attention.output.dense",
     ),
     _separate("query/key/value/out", "query", "key", "value", "out"),
