@@ -30,7 +30,7 @@ def test_damaged_manifest_is_refused(tmp_path, content):
         _schema.read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b"])
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b", "a\0", "", "\udcff", "a" * 256])
 def test_file_outside_the_run_is_refused(tmp_path, name):
     write(tmp_path, files=FILES | {name: "0"})
     with pytest.raises(ValueError, match="must name files inside the run; got"):

@@ -180,17 +180,26 @@ def report_of(make_one):
     return make
 
 
-def planted_run(folder):
-    """The folder of a run that is about to be made, in which every name leads to a file of the user."""
-    from rankrise.lab.experiments import experiments, run_folder
+def planted_run(name):
+    """A run that was begun, with one name leading to a file of the user, and the command that goes on with it."""
 
-    run = run_folder(folder / "runs", "toy-stages", experiments()["toy-stages"].smoke)
-    shutil.copytree(min((RESULTS / "toy-stages").iterdir()), run)
-    manifest = json.loads((run / "MANIFEST.json").read_text())
-    (run / "MANIFEST.json").write_text(json.dumps(manifest | {"state": "running", "num_rows": None}))
-    for name in (".lock", "initial.safetensors", "metrics.arrows", "directions", "checkpoints"):
-        (run / name).symlink_to(folder / "outside" / "victim")
-    return ["run", "toy-stages", "--scale", "smoke", "--out", str(folder / "runs")]
+    def make(folder):
+        import torch
+
+        from rankrise.lab.experiments import experiments, spec_hash, to_json
+        from rankrise.store import create_run, rows
+
+        spec = experiments()["toy-stages"].smoke
+        config = {"experiment": "toy-stages", "spec": to_json(spec)}
+        place = folder / "runs" / "toy-stages" / spec_hash(spec)
+        run = create_run(place, spec={"kind": "theory", "config": config}, initial={"x": torch.ones(2)})
+        run.append(rows(1, "loss", [1.0]))
+        run.close()
+        (place / name).unlink(missing_ok=True)
+        (place / name).symlink_to(folder / "outside" / "victim")
+        return ["run", "toy-stages", "--scale", "smoke", "--out", str(folder / "runs")]
+
+    return make
 
 
 def planted_checkpoint(folder):
@@ -283,7 +292,10 @@ INPUTS = {
     "spec nested 100,000 deep": report_of(lambda runs: forged(runs, spec_json=DEEP)),
     "spec of 5 MB of lists": report_of(lambda runs: forged(runs, spec_json="[" + "[]," * 1_600_000 + "[]]")),
     "environment nested 100,000 deep": report_of(lambda runs: forged(runs, env_json=DEEP)),
-    "run folder full of links": planted_run,
+    **{
+        f"run whose {name} is a link": planted_run(name)
+        for name in (".lock", "initial.safetensors", "metrics.arrows", "directions")
+    },
     "checkpoint full of links": planted_checkpoint,
     "output folder full of links": planted_output,
     "hostile runs of all kinds": report_of(hostile_runs),

@@ -38,6 +38,8 @@ from rankrise.store._table import scalar_rows as scalar_rows
 from rankrise.store._table import schema as schema
 from rankrise.store._untrusted import UntrustedFolder as UntrustedFolder
 from rankrise.store._untrusted import UntrustedInputError as UntrustedInputError
+from rankrise.store._untrusted import is_part as is_part
+from rankrise.store._untrusted import open_file as open_file
 from rankrise.store._untrusted import show as show
 from rankrise.store._writing import Run as Run
 from rankrise.store._writing import create_run as create_run

@@ -170,7 +170,7 @@ def _remove(parent: UntrustedFolder, name: str) -> None:
 def _check_room(parent: Path, checkpoint: Checkpoint) -> None:
     size = sum(t.nbytes for tensors in (checkpoint.model, checkpoint.optimiser) for t in tensors.values())
     usage = shutil.disk_usage(parent)
-    if usage.total and usage.free < _ROOM * size:  # a place that is no disk, such as /proc, has no size at all
+    if any(usage) and usage.free < _ROOM * size:  # a place that is no disk, such as /proc, has no size at all
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(parent))
 
 

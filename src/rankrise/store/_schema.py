@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from rankrise.store._atomic import sha256, write_json_in
-from rankrise.store._untrusted import UntrustedFolder, UntrustedInputError, as_folder, show
+from rankrise.store._untrusted import UntrustedFolder, UntrustedInputError, as_folder, is_inside, show
 
 NAME = "MANIFEST.json"
 SCHEMA_VERSION = 1
@@ -142,7 +142,7 @@ def _as_manifest(record: object, where: str) -> Manifest:
     if problem:
         raise UntrustedInputError(f"{where} must be a run's manifest; {problem}. Restore it, or drop the run.")
     for name in record["files"]:
-        if name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
+        if not is_inside(name):
             raise UntrustedInputError(
                 f"{where} must name files inside the run; got {_short(name)}. Do not trust this run."
             )

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_NO_WAIT = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 _LONGEST_NAME = 255  # in bytes; file systems take no longer one
 _LONGEST_PATH = 1000  # of a file within its folder
@@ -168,7 +169,7 @@ class UntrustedFolder:
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | _NO_FOLLOW
         with self._parent(name) as (parent, last):
-            return os.open(last, flags, 0o666, dir_fd=parent)
+            return _open(last, flags, parent, self.path / name)
 
     def open_to_write(self, name: str) -> int:
         """Return a descriptor of a regular file, which is made if it does not exist; its content is not changed.
@@ -215,20 +216,14 @@ class UntrustedFolder:
 
     def _open_file(self, name: str, flags: int) -> int:
         with self._parent(name) as (parent, last):
-            descriptor = _open(last, flags, parent, self.path / name)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise UntrustedInputError(f"{self.show(name)} must be a regular file; it is not. Do not trust this folder.")
-        return descriptor
+            return _regular(_open(last, flags, parent, self.path / name), self.path / name)
 
     @contextlib.contextmanager
     def _parent(self, name: str) -> Iterator[tuple[int, str]]:
         """Yield the handle on the directory that holds `name`, and the last part of the name."""
-        if len(name) > _LONGEST_PATH:
+        if not is_inside(name):
             raise UntrustedInputError(f"A name must lead to a file inside the folder; got {_short(name)}.")
         *parts, last = name.split("/")
-        for part in (*parts, last):
-            _part(part)
         descriptor, opened = self._descriptor, -1
         try:
             for part in parts:
@@ -245,6 +240,32 @@ class UntrustedFolder:
 def as_folder(where: "str | os.PathLike[str] | UntrustedFolder") -> contextlib.AbstractContextManager[UntrustedFolder]:
     """Return a context with the folder: a given folder, which stays open, or a new one on a path, which is closed."""
     return contextlib.nullcontext(where) if isinstance(where, UntrustedFolder) else UntrustedFolder(where)
+
+
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file that the user names, links followed, without waiting if it is a pipe.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+        UntrustedInputError: It is a pipe, a device or a folder.
+    """
+    path = check_path(path)
+    return open(_regular(os.open(path, os.O_RDONLY | _NO_WAIT), path), "rb")
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name, with `/` between its parts, leads to a place below a folder, as long as no part is a link.
+
+    >>> [is_inside(name) for name in ("a/b", "/a", "a/../b", "a//b", "")]
+    [True, False, False, False, False]
+    """
+    return len(name) <= _LONGEST_PATH and all(map(is_part, name.split("/")))
+
+
+def is_part(name: str) -> bool:
+    """Whether a name is one part of a path, not a step upwards, and not longer than file systems take."""
+    is_path = name in ("", ".", "..") or "/" in name or "\0" in name
+    return not is_path and 0 < _num_bytes(name) <= _LONGEST_NAME
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
@@ -264,9 +285,8 @@ def check_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _part(name: str) -> str:
-    """Return a name that is one part of a path, not a step upwards, and not longer than file systems take."""
-    is_path = name in ("", ".", "..") or "/" in name or "\0" in name
-    if is_path or not 0 < _num_bytes(name) <= _LONGEST_NAME:
+    """Return a name that is one part of a path."""
+    if not is_part(name):
         raise UntrustedInputError(f"A name must lead to a file inside the folder; got {_short(name)}.")
     return name
 
@@ -292,3 +312,11 @@ def _open(name: str, flags: int, parent: int, path: Path) -> int:
             kind = "folder" if flags & _DIRECTORY else "regular file"
             raise UntrustedInputError(f"{show(path)} must be a {kind}; it is not. Do not trust this folder.") from None
         raise type(error)(error.errno, error.strerror, str(path)) from None
+
+
+def _regular(descriptor: int, path: Path) -> int:
+    """Return the descriptor of a regular file; that of anything else is closed and refused."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UntrustedInputError(f"{show(path)} must be a regular file; it is not. Do not trust this folder.")
+    return descriptor

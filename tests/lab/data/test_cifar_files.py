@@ -128,6 +128,14 @@ def test_streams_one_after_another_are_one_file(tmp_path):
     assert load(tmp_path).num_test == 8
 
 
+def test_pipe_is_not_taken_for_a_file(tmp_path):
+    path = write_cifar10(tmp_path) / "data_batch_4"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FileNotFoundError, match=r"^data_batch_4 is missing"):
+        load(tmp_path)
+
+
 def test_missing_file_is_named(tmp_path):
     (write_cifar10(tmp_path) / "data_batch_4").unlink()
     with pytest.raises(FileNotFoundError, match=r"^data_batch_4 is missing\. .*--data DIR"):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -189,6 +190,13 @@ def test_wrong_text_is_named(tmp_path, train, test, message):
 def test_no_held_out_text_is_said(tmp_path):
     (write(tmp_path) / "wiki.test.tokens").unlink()
     with pytest.raises(FileNotFoundError, match=r"There is no held-out text in .*wiki.valid.tokens"):
+        load(tmp_path)
+
+
+def test_pipes_are_refused(tmp_path):
+    write_parquet(tmp_path / "test-0.parquet", ["a"])
+    os.mkfifo(tmp_path / "train-0.parquet")
+    with pytest.raises(ValueError, match=r"train-0.parquet must be a regular file; it is not"):
         load(tmp_path)
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankrise import store
+
 _JSON_BYTES = 100 * 2**20
 
 
@@ -64,7 +66,7 @@ def find_inside(folder: Path, name: str) -> File:
         FileNotFoundError: There is none.
         ValueError: The name has a path in it, or leads out of the folder.
     """
-    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+    if not store.is_part(name) or "\\" in name:
         raise ValueError(f"A file named by {show(folder)} must lie directly in it; got {show(name)}.")
     path = folder / name
     real = Path(os.path.realpath(path))  # which a loop of links does not stop
@@ -138,7 +140,7 @@ def show(name: object, limit: int = 200) -> str:
     >>> show("a" + chr(10) + chr(27) + "[2Jb")
     'a\\n\\x1b[2Jb'
     """
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(name))
+    text = store.show(name)
     return text if len(text) <= limit else f"{text[: limit // 2]}…{text[-limit // 2 :]}"
 
 

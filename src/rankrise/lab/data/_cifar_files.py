@@ -26,6 +26,7 @@ from rankrise.lab.data._data_config import DataConfig, DataWarning
 from rankrise.lab.data._locate import CIFAR_FILES, CifarFiles, find_cifar
 from rankrise.lab.data._memory import CIFAR10, CIFAR100, Images
 from rankrise.lab.data._mix import select
+from rankrise.store import open_file
 
 _PIXELS = 3 * 32 * 32  # numbers in a row: 32 × 32 red, then green, then blue
 _LARGEST = 256 * 2**20  # bytes that a file may decompress to; the largest official file has 155 million
@@ -75,7 +76,8 @@ def _join(parts: list[_Part]) -> tuple[Tensor, Tensor]:
 
 
 def _read(path: Path, md5: str, layout: CifarFiles) -> _Part:
-    content = path.read_bytes()
+    with open_file(path) as file:
+        content = file.read()
     if path.suffix == ".xz":
         content = _decompress(content, path)
     official = hashlib.md5(content, usedforsecurity=False).hexdigest() == md5

@@ -30,6 +30,7 @@ from rankrise.lab.data._data_config import DataConfig, DataWarning
 from rankrise.lab.data._dataset import Dataset
 from rankrise.lab.data._locate import MissingEncoding, data_root, find_bpe, find_text
 from rankrise.lab.data._memory import Tokens, num_blocks
+from rankrise.store import open_file
 
 _CHUNK = 1 << 16  # characters encoded at once
 _GROUP = 256  # chunks encoded in parallel, which bounds the memory that their encodings take
@@ -105,7 +106,8 @@ def _chunks(text: str) -> Iterator[str]:
 def _count_tokens(path: Path) -> int:
     """Return the size of a vocabulary, whose tokens must be numbered 0, 1, … without a gap."""
     try:
-        vocab = json.loads(path.read_bytes())
+        with open_file(path) as file:
+            vocab = json.load(file)
         ids = sorted(vocab.values())
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} must map tokens to integers; {error}. Get it again.") from error
@@ -169,7 +171,8 @@ def _encode(paths: list[Path], tokenizer: Tokenizer, context: int) -> Tensor:
 
 def _read_plain(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        with open_file(path) as file:
+            return file.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8; byte {error.start} is not. Convert it first.") from error
 
@@ -180,14 +183,13 @@ def _read_parquet(path: Path) -> str:
     from pyarrow import ArrowException, types
 
     try:
-        schema = pq.read_schema(path)
-    except (ArrowException, OSError) as error:
-        raise ValueError(f"{path} must be a Parquet file; it is truncated or damaged ({error}).") from error
-    kind = schema.field("text").type if "text" in schema.names else None
-    if kind is None or not (types.is_string(kind) or types.is_large_string(kind)):
-        raise ValueError(f"{path} must have a column `text` of strings; its columns are {', '.join(schema.names)}.")
-    try:
-        rows = pq.read_table(path, columns=["text"])["text"].to_pylist()
+        with open_file(path) as file:
+            schema = pq.read_schema(file)
+            kind = schema.field("text").type if "text" in schema.names else None
+            if kind is None or not (types.is_string(kind) or types.is_large_string(kind)):
+                columns = ", ".join(schema.names)
+                raise ValueError(f"{path} must have a column `text` of strings; its columns are {columns}.")
+            rows = pq.read_table(file, columns=["text"])["text"].to_pylist()
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must be a Parquet file; it is truncated or damaged ({error}).") from error
     return "".join(row if row.endswith("\n") else row + "\n" for row in rows if row is not None)
