@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rankrise.linalg import product_spectrum as product_spectrum
     from rankrise.linalg import rank_above_floor as rank_above_floor
     from rankrise.linalg import stable_rank as stable_rank
+    from rankrise.runs import compare as compare
     from rankrise.runs import open_run as open_run
     from rankrise.store import load_run as load_run
     from rankrise.tracking import RankTracker as RankTracker
@@ -63,7 +64,7 @@ _NAMES = {
         "energy_rank",
         "rank_above_floor",
     ),
-    "rankrise.runs": ("open_run",),
+    "rankrise.runs": ("open_run", "compare"),
     "rankrise.store": ("load_run",),
     "rankrise.tracking": ("RankTracker",),
 }

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from rankrise.runs._run_data import RunData
-from rankrise.store import has_run, is_sealed, load_spec, verify_run
+from rankrise.store import has_run, is_locked, is_sealed, load_spec, verify_run
 
-State: TypeAlias = Literal["finished", "unfinished", "damaged"]
+State: TypeAlias = Literal["finished", "running", "stopped", "damaged"]
 _MOST_LEVELS = 6  # of folders below the one that is searched
 
 
@@ -20,8 +20,8 @@ class FoundRun:
 
     Attributes:
         folder: The run directory.
-        state: "finished" if the run is sealed and every file is as its manifest says, "unfinished" if it is still being
-            written or was cut off, "damaged" if it cannot be trusted.
+        state: "finished" if the run is sealed and every file is as its manifest says, "running" while a process writes
+            it, "stopped" if it was cut off before its end, "damaged" if it cannot be trusted.
         problem: Why the run is damaged, in a sentence; otherwise empty.
     """
 
@@ -72,7 +72,7 @@ def _run_folders(folder: Path, levels: int) -> Iterable[Path]:
 def _state_of(folder: Path) -> FoundRun:
     try:
         if not is_sealed(folder):
-            return FoundRun(folder, "unfinished")
+            return FoundRun(folder, "running" if is_locked(folder) else "stopped")
         verify_run(folder)
         load_spec(folder)
     except (OSError, ValueError) as error:

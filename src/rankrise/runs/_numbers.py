@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankrise.runs._run_data import Array, Gaps, NotMeasurable, Recorded, RunData
+from rankrise.runs._curve import Array, NotMeasurable
+from rankrise.runs._run_data import Gaps, Recorded, RunData
 
 
 def read_alike(runs: Sequence[RunData], quantity: str, circuit: str, *, gaps: Gaps = "none") -> list[Recorded]:

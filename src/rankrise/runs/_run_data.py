@@ -4,33 +4,34 @@ The reader does not know who wrote the run: a tracker in someone's own training 
 theory. Every array that it returns is checked, so that a caller never computes with a table that has holes.
 """
 
+import html
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from rankrise.store import load_run, load_spec
+from rankrise.runs import _overview
+from rankrise.runs._curve import Array, Curve, NotMeasurable, read_curve
+from rankrise.runs._learned import HeadChange, RunStage, find_stages, learned_heads
+from rankrise.store import is_locked, is_sealed, load_run, load_spec
 from rankrise.tracking import initial_spectra
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
     import pyarrow as pa
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
 Gaps = Literal["none", "tail", "heads"]
 Gaps.__doc__ = (
     "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
 )
 _MOST_ENTRIES = 16_000_000  # of an array with gaps: of the theory's perturbations each has steps of its own
 _MAY_BE_INFINITE = {"gap"}  # the gap of a stage is infinite if the winning coordinate has no rival
-
-
-class NotMeasurable(ValueError):
-    """The run exists, but its table lacks what was asked for; the message says what is missing."""
 
 
 class Recorded(NamedTuple):
@@ -44,11 +45,56 @@ class Recorded(NamedTuple):
 class RunData:
     """One run. Its methods check what they read, and raise `NotMeasurable` with a sentence that names the fault.
 
+    A `RunData` is a snapshot: it reads the files when they are first asked for. Open a run again to see more of one
+    that is still being written.
+
     Args:
         folder: The run directory.
+        skip_broken_steps: Whether `path` leaves out a step at which a number is missing or is not finite, instead of
+            refusing the table: for pictures of a run that is being written, was cut off, or diverged.
     """
 
     folder: Path
+    skip_broken_steps: bool = False
+
+    def __repr__(self) -> str:
+        try:
+            return _overview.overview_text(self.overview())
+        except (OSError, ValueError) as error:  # a repr must not fail
+            return f"{self.folder}: damaged. {error}"
+
+    def _repr_html_(self) -> str:
+        try:
+            return _overview.overview_html(self.overview())
+        except (OSError, ValueError):
+            return f"<pre>{html.escape(repr(self))}</pre>"
+
+    def overview(self) -> _overview.Overview:
+        """What was tracked, how far the run is, its ranks now and the stages seen, as a record."""
+        return _overview.overview(self)
+
+    @property
+    def state(self) -> str:
+        """One of "finished", "running" while a process writes the run, and "stopped" if it was cut off."""
+        if is_sealed(self.folder):
+            return "finished"
+        return "running" if is_locked(self.folder) else "stopped"
+
+    @cached_property
+    def _record(self) -> Mapping[str, Any]:
+        """What `spec.json` holds."""
+        return load_spec(self.folder)
+
+    @property
+    def tracked_layers(self) -> Sequence[Mapping[str, Any]]:
+        """The layers with attention as the tracker read them, each with `index`, `name` and `num_heads`."""
+        return self._record.get("layers", ())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the tracker said of the model, such as layers that it leaves out."""
+        notes = self._record.get("notes", ())
+        return tuple(str(note) for note in notes) if isinstance(notes, list) else ()
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -58,7 +104,7 @@ class RunData:
             FileNotFoundError: The folder holds no run.
             ValueError: The file `spec.json` is damaged.
         """
-        config = load_spec(self.folder).get("config")
+        config = self._record.get("config")
         return config if isinstance(config, Mapping) else {}
 
     @property
@@ -100,6 +146,69 @@ class RunData:
         """The long table, one number a row."""
         return load_run(self.folder)
 
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The long table as a pandas frame, where pandas is installed."""
+        _need("pandas")
+        return self.table.to_pandas()
+
+    def to_polars(self) -> "polars.DataFrame":
+        """The long table as a polars frame, where polars is installed."""
+        _need("polars")
+        import polars
+
+        return cast("polars.DataFrame", polars.from_arrow(self.table))
+
+    def has(self, quantity: str, circuit: str = "") -> bool:
+        """Whether the table has rows of a quantity of a circuit; an empty circuit stands for the model as a whole."""
+        import pyarrow.compute as pc
+
+        same = pc.and_(pc.equal(self.table["quantity"], quantity), pc.equal(self.table["circuit"], circuit))
+        return bool(pc.any(same).as_py())
+
+    def curve(
+        self, quantity: str, *, circuit: str | None = None, layer: int | None = None, head: int | None = None
+    ) -> Curve:
+        """One quantity over training, as it was recorded.
+
+        Args:
+            quantity: The quantity, such as "stable_rank", "spectrum" or "loss".
+            circuit: "kq", "vo", or a whole matrix such as "q"; needed if the quantity was measured in several.
+            layer: One layer, counted from 0; all by default.
+            head: One head, counted from 0; all by default.
+
+        Raises:
+            NotMeasurable: The run has no such quantity, circuit, layer or head; the message lists what it has.
+
+        >>> import tempfile, torch
+        >>> from rankrise import RankTracker
+        >>> model = torch.nn.MultiheadAttention(4, 2, bias=False)
+        >>> out = tempfile.mkdtemp()
+        >>> with RankTracker(model, out=out, every=1) as tracker:
+        ...     tracker.step(0, loss=0.5)
+        >>> curve = open_run(out).curve("stable_rank", circuit="kq", layer=0)
+        >>> curve.values.shape, curve.heads
+        ((1, 2), (0, 1))
+        """
+        return read_curve(self.table, quantity, circuit=circuit, layer=layer, head=head, source=self.source)
+
+    def heads(self, *, layer: int | None = None) -> tuple[HeadChange, ...]:
+        """The heads from the one that learned most, by the size of their change.
+
+        Args:
+            layer: One layer, counted from 0; all by default.
+
+        Raises:
+            NotMeasurable: The run has no norms of heads.
+        """
+        return learned_heads(self, layer=layer)
+
+    def stages(self) -> tuple[RunStage, ...]:
+        """Drops of the loss and rises of the stable rank of every layer, in order of time.
+
+        The stages are found by `rankrise.signals.detect_stages` in curves of at least 20 measurements.
+        """
+        return find_stages(self)
+
     def scalar(self, quantity: str) -> Array:
         """The values of a number that belongs to no layer, in the order of steps."""
         return self.scalar_path(quantity)[1]
@@ -120,7 +229,7 @@ class RunData:
             raise NotMeasurable(f"{self.source} has `{quantity}` twice at a step: run it again.")
         return steps, values[order]
 
-    def curve(self) -> tuple[Array, Array]:
+    def loss_curve(self) -> tuple[Array, Array]:
         """Times and losses of a theory run, one pair for each recorded point."""
         (at, times), (steps, losses) = self.scalar_path("time"), self.scalar_path("loss")
         if not np.array_equal(at, steps):
@@ -145,6 +254,10 @@ class RunData:
         part = self._rows(quantity, circuit)
         if not part.num_rows:
             raise NotMeasurable(f"{self.source} has no `{quantity}` of {circuit}: run it again with that measured.")
+        if self.skip_broken_steps:
+            part = _whole_steps(part)
+            if not part.num_rows:
+                raise NotMeasurable(f"{self.source} has `{quantity}` of {circuit} at no step in all heads.")
         return Recorded(*self._dense(part, f"`{quantity}` of {circuit}", gaps))
 
     def along(self, quantity: str) -> Array:
@@ -204,6 +317,8 @@ class RunData:
 
         same = pc.and_(pc.equal(self.table["quantity"], quantity), pc.equal(self.table["circuit"], circuit))
         part = self.table.filter(same)
+        if self.skip_broken_steps:
+            return part.filter(pc.is_finite(part["value"]))
         values = part["value"].to_numpy()
         if np.isnan(values).any() or (quantity not in _MAY_BE_INFINITE and np.isinf(values).any()):
             of = f"`{quantity}` of {circuit}" if circuit else f"`{quantity}`"
@@ -229,9 +344,18 @@ class RunData:
             wanted = (model.get(f"num_{word}s") if isinstance(model, Mapping) else None) or int(names[-1]) + 1
             if type(wanted) is not int or wanted != len(names) or names[0] != 0 or names[-1] != wanted - 1:
                 raise NotMeasurable(f"{self.source} has {what} of {len(names)} of {wanted} {word}s: run it again.")
+        there |= self._beyond(*there.shape[1:3])[None, :, :, None]
         if not _is_whole(there, gaps):
             raise NotMeasurable(f"{self.source} has not recorded {what} at every step: run it again.")
         return found[0][0].astype(np.float64), values
+
+    def _beyond(self, num_layers: int, num_heads: int) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        """Which places (layers, heads) lie beyond the heads of their layer, where layers differ in their heads."""
+        counts = np.full(num_layers, num_heads)
+        for layer in self.tracked_layers:
+            if layer["index"] < num_layers:
+                counts[layer["index"]] = layer["num_heads"]
+        return np.asarray(np.arange(num_heads) >= counts[:, None])
 
 
 def open_run(path: str | os.PathLike[str]) -> RunData:
@@ -254,6 +378,25 @@ def open_run(path: str | os.PathLike[str]) -> RunData:
     run = RunData(Path(path))
     run.config  # noqa: B018 reads the spec now, so that a folder without a run is refused here
     return run
+
+
+def _need(package: str) -> None:
+    """Refuse to go on without a package for data frames, which no extra brings."""
+    import importlib
+
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise ImportError(
+            f"`to_{package}` needs {package}, which is not installed. Install it: pip install {package}"
+        ) from error
+
+
+def _whole_steps(part: "pa.Table") -> "pa.Table":
+    """The rows of those steps at which as many places were recorded as at any other step."""
+    steps, where = np.unique(part["step"].to_numpy(), return_inverse=True)
+    counts = np.bincount(where, minlength=len(steps))
+    return part.filter((counts == counts.max())[where])
 
 
 def _is_whole(there: "np.ndarray[Any, np.dtype[np.bool_]]", gaps: Gaps) -> bool:

@@ -4,6 +4,7 @@ These are pure functions on arrays, which use no file, no plot and nothing of th
 spaced unevenly; noise is estimated from the curve itself.
 """
 
+from rankrise.signals._analysis import FEWEST as FEWEST
 from rankrise.signals._detect import Emergence as Emergence
 from rankrise.signals._detect import Plateau as Plateau
 from rankrise.signals._detect import Stage as Stage

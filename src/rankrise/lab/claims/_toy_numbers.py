@@ -106,14 +106,14 @@ def leaves_in_flow(run: RunData) -> Finding:
 
 def time_of_transitions(run: RunData) -> Finding:
     """The share of the time that holds 90% of the fall of the loss."""
-    return Finding(time_of_drop(*run.curve()), "Of a straight line it would be 0.9.")
+    return Finding(time_of_drop(*run.loss_curve()), "Of a straight line it would be 0.9.")
 
 
 def gaps_from_limit(stages: RunData, flow: RunData) -> Array:
     """|L_α(t) − L_k| over the fall of the limit's loss on an even grid of times t; L_k is the limit's loss at t."""
-    times, losses = flow.curve()
+    times, losses = flow.loss_curve()
     grid = np.linspace(0, times[-1], _GRID)
-    at, levels = stages.curve()
+    at, levels = stages.loss_curve()
     if levels[-1] >= levels[0]:
         raise NotMeasurable(f"{stages.source} has no stage that lowers the loss.")
     limit = levels[np.searchsorted(at, grid, side="right") - 1]
@@ -179,14 +179,14 @@ def worst_stage_time(stages: RunData, flow: RunData) -> Finding:
 def stages_of_coordinates(run: RunData) -> Finding:
     """How many coordinates become active after another 5% of the loss has been learned."""
     times = run.activation_times()
-    found = num_stages(*run.curve(), times)
+    found = num_stages(*run.loss_curve(), times)
     return Finding(float(found), f"{int(np.isfinite(times).sum())} coordinates become active.")
 
 
 def active_at_half_loss(run: RunData) -> Finding:
     """The share of coordinates that are active when half of the loss has been learned."""
     times = run.activation_times()
-    share = active_at_half(*run.curve(), times)
+    share = active_at_half(*run.loss_curve(), times)
     return Finding(share, f"{int(np.isfinite(times).sum())} coordinates become active.")
 
 
@@ -194,7 +194,7 @@ def emerged_at_half_loss(run: RunData) -> Finding:
     """The share of singular values that have emerged when half of the loss has been learned, of those that ever do."""
     sigma = run.along("spectrum")
     above = sigma > _EMERGED * sigma[-1].max()
-    times, losses = run.curve()
+    times, losses = run.loss_curve()
     first = np.where(above.any(0), times[above.argmax(0)], np.inf)
     share = active_at_half(times, losses, first)
     return Finding(share, f"{int(above.any(0).sum())} of {sigma.shape[1]} singular values emerge.")

@@ -52,7 +52,7 @@ def times_as_in_the_flow(run: RunData, flow: RunData) -> Finding:
 
 def learned(run: RunData) -> Finding:
     """The part of the loss that training removes."""
-    _, losses = run.curve()
+    _, losses = run.loss_curve()
     active = int(np.isfinite(run.activation_times()).sum())
     if not active:
         raise NotMeasurable(f"{run.source} ends before a coordinate becomes active: run it for longer.")

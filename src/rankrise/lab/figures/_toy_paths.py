@@ -39,7 +39,7 @@ class Trajectory:
 def read_path(run: RunData, quantity: str = "product") -> Trajectory:
     """A theory run as arrays; `quantity` names the quantity of both circuits that is read."""
     halves = np.split(run.along(quantity), 2, axis=1)
-    return Trajectory(run, *run.curve(), dict(zip(CIRCUITS, halves, strict=True)))
+    return Trajectory(run, *run.loss_curve(), dict(zip(CIRCUITS, halves, strict=True)))
 
 
 def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:

@@ -1,0 +1,168 @@
+"""What a run has learned: which heads changed most, and when the rank of a layer rose."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from rankrise.runs._curve import Array, Curve, NotMeasurable
+
+if TYPE_CHECKING:
+    from rankrise.runs._run_data import RunData
+
+CIRCUITS = ("kq", "vo")
+_MOST_SAMPLES = 200  # of a curve whose stages are looked for: the search costs the square of this
+_MIN_RISE = 0.25  # of a rank: smaller steps are drift, not a direction more
+
+
+@dataclass(frozen=True)
+class HeadChange:
+    """How much one head has learned.
+
+    Attributes:
+        layer: The layer, counted from 0.
+        head: The head, counted from 0.
+        learned: ‖Δ‖_F over the mean of all heads, averaged over the circuits: 1 is an average head.
+        norms: ‖Δ‖_F by circuit.
+        ranks: The stable rank of Δ by circuit; empty if it was not measured.
+    """
+
+    layer: int
+    head: int
+    learned: float
+    norms: Mapping[str, float]
+    ranks: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RunStage:
+    """Something that happened in a run between two plateaus.
+
+    Attributes:
+        kind: "loss" for a drop of the loss, "rank" for a rise of the stable rank of a layer (mean over its heads).
+        step: When half of it was done.
+        start: When a tenth of it was done.
+        end: When nine tenths of it were done.
+        size: How far the loss fell, or the rank rose.
+        confidence: From 0 to 1, as of `rankrise.signals.detect_stages`.
+        layer: The layer, counted from 0; None for the loss.
+        circuit: "kq" or "vo"; empty for the loss.
+    """
+
+    kind: Literal["loss", "rank"]
+    step: float
+    start: float
+    end: float
+    size: float
+    confidence: float
+    layer: int | None = None
+    circuit: str = ""
+
+
+def learned_heads(run: "RunData", *, layer: int | None = None) -> tuple[HeadChange, ...]:
+    """The heads of a run from the one that changed most, by the last measurement that is finite.
+
+    Raises:
+        NotMeasurable: The run has no norms of heads.
+    """
+    norms = {circuit: curve for circuit in CIRCUITS if (curve := _of_heads(run, "frobenius_norm", circuit))}
+    if not norms:
+        raise NotMeasurable(
+            f"{run.source} has no `frobenius_norm` of heads, by which heads are ranked. Track a model with attention, "
+            "with the quantity `frobenius_norm`."
+        )
+    ranks = {circuit: curve for circuit in CIRCUITS if (curve := _of_heads(run, "stable_rank", circuit))}
+    last = {circuit: _last(curve) for circuit, curve in norms.items()}
+    last_ranks = {circuit: _last(curve) for circuit, curve in ranks.items()}
+    shares = np.nanmean([values / (np.nanmean(values) or 1.0) for values in last.values()], axis=0)
+    some = next(iter(norms.values()))
+    found = [
+        HeadChange(
+            where,
+            head,
+            float(shares[row, column]),
+            {circuit: float(values[row, column]) for circuit, values in last.items()},
+            {circuit: float(values[row, column]) for circuit, values in last_ranks.items()},
+        )
+        for row, where in enumerate(some.layers)
+        for column, head in enumerate(some.heads)
+        if np.isfinite(shares[row, column]) and layer in (None, where)
+    ]
+    return tuple(sorted(found, key=lambda change: -change.learned))
+
+
+def find_stages(run: "RunData") -> tuple[RunStage, ...]:
+    """Drops of the loss, and rises of the stable rank of every layer, in order of time.
+
+    A curve of fewer than 20 measurements shows no stages.
+    """
+    found: list[RunStage] = []
+    for name in ("loss", "train_loss"):
+        if run.has(name):
+            loss = run.curve(name)
+            found += _stages(loss.steps, loss.values, kind="loss")
+            break
+    for circuit in CIRCUITS:
+        curve = _of_heads(run, "stable_rank", circuit)
+        if curve is None:
+            continue
+        for row, layer in enumerate(curve.layers):
+            mean = Curve(curve.quantity, circuit, curve.steps, curve.values[:, row]).mean()
+            moved = curve.steps > 0  # at the start nothing has changed, and the rank is that of nothing
+            rises = _stages(curve.steps[moved], -mean[moved], kind="rank", layer=layer, circuit=circuit)
+            found += [rise for rise in rises if rise.size >= _MIN_RISE]
+    return tuple(sorted(found, key=lambda stage: stage.step))
+
+
+def _of_heads(run: "RunData", quantity: str, circuit: str) -> Curve | None:
+    """The curve (S, layers, heads) of a quantity; None if heads have none."""
+    if not run.has(quantity, circuit):
+        return None
+    curve = run.curve(quantity, circuit=circuit)
+    return curve if curve.layers and curve.heads and not curve.index else None
+
+
+def _last(curve: Curve) -> Array:
+    """The last values (layers, heads) that are finite."""
+    values = curve.values
+    there = np.isfinite(values)
+    last = len(values) - 1 - there[::-1].argmax(0)
+    return np.take_along_axis(values, last[None], axis=0)[0]
+
+
+def _stages(
+    steps: Array, values: Array, *, kind: Literal["loss", "rank"], layer: int | None = None, circuit: str = ""
+) -> list[RunStage]:
+    from rankrise.signals import FEWEST, detect_stages
+
+    there = np.isfinite(values)
+    steps, values = _thin(steps[there], values[there])
+    if len(steps) < FEWEST:
+        return []
+    return [
+        RunStage(kind, stage.midpoint, stage.start, stage.end, stage.size, stage.confidence, layer, circuit)
+        for stage in detect_stages(steps, values).stages
+    ]
+
+
+def _thin(steps: Array, values: Array) -> tuple[Array, Array]:
+    """Means over neighbouring samples, so that at most `_MOST_SAMPLES` are left."""
+    if len(steps) <= _MOST_SAMPLES:
+        return steps, values
+    edges = np.linspace(0, len(steps), _MOST_SAMPLES + 1).astype(np.int64)[:-1]
+    counts = np.diff([*edges, len(steps)])
+    return np.add.reduceat(steps, edges) / counts, np.add.reduceat(values, edges) / counts
+
+
+def layer_means(run: "RunData", quantity: str, circuit: str) -> tuple[Sequence[int], Array, Array]:
+    """Layers, steps (S,) and means over heads (S, layers) of a quantity of heads.
+
+    Raises:
+        NotMeasurable: Heads have no such quantity.
+    """
+    curve = _of_heads(run, quantity, circuit)
+    if curve is None:
+        raise NotMeasurable(f"{run.source} has no `{quantity}` of the heads' {circuit}.")
+    means = [Curve(quantity, circuit, curve.steps, curve.values[:, row]).mean() for row in range(len(curve.layers))]
+    return curve.layers, curve.steps, np.stack(means, axis=1)
