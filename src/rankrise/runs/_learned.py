@@ -128,7 +128,7 @@ def _last(curve: Curve) -> Array:
     values = curve.values
     there = np.isfinite(values)
     last = len(values) - 1 - there[::-1].argmax(0)
-    return np.take_along_axis(values, last[None], axis=0)[0]
+    return np.asarray(np.take_along_axis(values, last[None], axis=0)[0])
 
 
 def _stages(

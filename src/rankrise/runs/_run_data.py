@@ -88,7 +88,8 @@ class RunData:
     @property
     def tracked_layers(self) -> Sequence[Mapping[str, Any]]:
         """The layers with attention as the tracker read them, each with `index`, `name` and `num_heads`."""
-        return self._record.get("layers", ())
+        layers: Sequence[Mapping[str, Any]] = self._record.get("layers", ())
+        return layers
 
     @property
     def notes(self) -> tuple[str, ...]:
