@@ -3,7 +3,12 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.figure import Figure
+
     from rankrise.checkpoints import Diff
+    from rankrise.runs import Comparison, RunData
 
 
 def diff_page(diff: "Diff") -> str:
@@ -11,3 +16,17 @@ def diff_page(diff: "Diff") -> str:
     from rankrise.view import diff_page as page
 
     return page(diff)
+
+
+def plot_run(run: "RunData", figure_id: str, options: "Mapping[str, object]") -> "Figure":
+    """Draw a figure of one run, for `RunData.plot`."""
+    from rankrise.view import figure_of_run, picture
+
+    return picture(figure_of_run(figure_id, run, **options))
+
+
+def plot_comparison(comparison: "Comparison", figure_id: str, options: "Mapping[str, object]") -> "Figure":
+    """Draw a figure of several runs, for `Comparison.plot`."""
+    from rankrise.view import figure_of_comparison, picture
+
+    return picture(figure_of_comparison(figure_id, comparison, **options))

@@ -68,7 +68,7 @@ def describe(report: "RunReport") -> str:
     scores = [text.format(summary.scalars[name]) for name, text in _SCORES.items() if name in summary.scalars]
     head = f"{report.name}/{report.hash}, seed {report.spec.seed}: " + ", ".join([f"step {summary.step}", *scores])
     rows = [
-        {"circuit": circuit, **{f"layer {n}": f"{rank:.2f}" for n, rank in enumerate(ranks, 1)}}
+        {"circuit": circuit, **{f"layer {n}": f"{rank:.2f}" for n, rank in enumerate(ranks)}}
         for circuit, ranks in summary.stable_ranks.items()
     ]
     if not rows:

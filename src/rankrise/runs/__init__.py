@@ -9,6 +9,7 @@ from rankrise.runs._compare import Comparison as Comparison
 from rankrise.runs._compare import compare as compare
 from rankrise.runs._curve import Array as Array
 from rankrise.runs._curve import Curve as Curve
+from rankrise.runs._curve import Gaps as Gaps
 from rankrise.runs._curve import NotMeasurable as NotMeasurable
 from rankrise.runs._find import FoundRun as FoundRun
 from rankrise.runs._find import check_run as check_run
@@ -27,7 +28,6 @@ from rankrise.runs._overview import LayerRow as LayerRow
 from rankrise.runs._overview import Overview as Overview
 from rankrise.runs._overview import headline as headline
 from rankrise.runs._overview import sparkline as sparkline
-from rankrise.runs._run_data import Gaps as Gaps
 from rankrise.runs._run_data import Recorded as Recorded
 from rankrise.runs._run_data import RunData as RunData
 from rankrise.runs._run_data import open_run as open_run

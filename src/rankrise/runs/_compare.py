@@ -4,12 +4,16 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rankrise._doors import plot_comparison
 from rankrise.runs._curve import Curve
 from rankrise.runs._find import differing_fields, spec_fields
 from rankrise.runs._overview import headline
 from rankrise.runs._run_data import RunData, open_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 OneRun: TypeAlias = "RunData | str | os.PathLike[str]"
 
@@ -37,6 +41,16 @@ class Comparison:
             NotMeasurable: A run has no such quantity, circuit, layer or head.
         """
         return {label: run.curve(quantity, circuit=circuit, layer=layer, head=head) for label, run in self.runs.items()}
+
+    def plot(self, figure: str = "training_curves", **options: Any) -> "Figure":
+        """Draw a figure of all runs with matplotlib; `layer=2` shows one layer of each.
+
+        Raises:
+            NotMeasurable: A run lacks what the figure shows, or the figure shows one run only.
+            ValueError: The figure or an option is unknown.
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        return plot_comparison(self, figure, options)
 
 
 def compare(runs: Iterable[OneRun] | Mapping[str, OneRun]) -> Comparison:

@@ -1,7 +1,7 @@
 """A quantity over training as an array with one axis for each thing that was measured: layers, heads, entries."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Gaps = Literal["none", "tail", "heads"]
+Gaps.__doc__ = (
+    "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
+)
 
 
 class NotMeasurable(ValueError):
@@ -112,3 +116,19 @@ def _range(places: list[int]) -> str:
     if high < 0:
         return "none"
     return f"{low} to {high}" if high > low else str(low)
+
+
+def whole_steps(part: "pa.Table") -> "pa.Table":
+    """The rows of those steps at which as many places were recorded as at any other step."""
+    steps, where = np.unique(part["step"].to_numpy(), return_inverse=True)
+    counts = np.bincount(where, minlength=len(steps))
+    return part.filter((counts == counts.max())[where])
+
+
+def is_whole(there: "np.ndarray[Any, np.dtype[np.bool_]]", gaps: Gaps) -> bool:
+    """Whether nothing is missing that must be there; the axes are step, layer, head and index."""
+    if gaps == "none":
+        return bool(there.all())
+    if gaps == "heads":
+        return bool((there == there[:, :1, :, :1]).all())
+    return bool((there == there[:, :1, :1]).all() and (there[..., 1:] <= there[..., :-1]).all())

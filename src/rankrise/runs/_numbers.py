@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankrise.runs._curve import Array, NotMeasurable
-from rankrise.runs._run_data import Gaps, Recorded, RunData
+from rankrise.runs._curve import Array, Gaps, NotMeasurable
+from rankrise.runs._run_data import Recorded, RunData
 
 
 def read_alike(runs: Sequence[RunData], quantity: str, circuit: str, *, gaps: Gaps = "none") -> list[Recorded]:

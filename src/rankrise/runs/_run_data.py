@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from rankrise._doors import plot_run
 from rankrise.runs import _overview
-from rankrise.runs._curve import Array, Curve, NotMeasurable, read_curve
+from rankrise.runs._curve import Array, Curve, Gaps, NotMeasurable, is_whole, read_curve, whole_steps
 from rankrise.runs._learned import HeadChange, RunStage, find_stages, learned_heads
 from rankrise.store import is_locked, is_sealed, load_run, load_spec
 from rankrise.tracking import initial_spectra
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+    from matplotlib.figure import Figure
 
-Gaps = Literal["none", "tail", "heads"]
-Gaps.__doc__ = (
-    "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
-)
 _MOST_ENTRIES = 16_000_000  # of an array with gaps: of the theory's perturbations each has steps of its own
 _MAY_BE_INFINITE = {"gap"}  # the gap of a stage is infinite if the winning coordinate has no rival
 
@@ -138,6 +136,13 @@ class RunData:
         return seed
 
     @property
+    def init_scale(self) -> float | None:
+        """The factor of the initial weights: `init_scale` of the model or of a tracker's `config`; None if not said."""
+        model = self.spec.get("model")
+        said = (model if isinstance(model, Mapping) else self.config).get("init_scale")
+        return float(said) if isinstance(said, int | float) else None
+
+    @property
     def source(self) -> str:
         """How verdicts and figures name the run: experiment and folder."""
         return f"{self.config.get('experiment', self.folder.parent.name)}/{self.folder.name}"
@@ -210,6 +215,23 @@ class RunData:
         """
         return find_stages(self)
 
+    def plot(self, figure: str = "training_curves", **options: Any) -> "Figure":
+        """Draw a figure of the run with matplotlib.
+
+        Args:
+            figure: One of `rankrise.view.run_figure_ids()`.
+            **options: Options of the figure.
+
+        Returns:
+            A matplotlib figure, which a notebook shows and `savefig` writes.
+
+        Raises:
+            NotMeasurable: The run lacks what the figure shows, or the figure compares several runs.
+            ValueError: The figure or an option is unknown.
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        return plot_run(self, figure, options)
+
     def scalar(self, quantity: str) -> Array:
         """The values of a number that belongs to no layer, in the order of steps."""
         return self.scalar_path(quantity)[1]
@@ -256,7 +278,7 @@ class RunData:
         if not part.num_rows:
             raise NotMeasurable(f"{self.source} has no `{quantity}` of {circuit}: run it again with that measured.")
         if self.skip_broken_steps:
-            part = _whole_steps(part)
+            part = whole_steps(part)
             if not part.num_rows:
                 raise NotMeasurable(f"{self.source} has `{quantity}` of {circuit} at no step in all heads.")
         return Recorded(*self._dense(part, f"`{quantity}` of {circuit}", gaps))
@@ -346,7 +368,7 @@ class RunData:
             if type(wanted) is not int or wanted != len(names) or names[0] != 0 or names[-1] != wanted - 1:
                 raise NotMeasurable(f"{self.source} has {what} of {len(names)} of {wanted} {word}s: run it again.")
         there |= self._beyond(*there.shape[1:3])[None, :, :, None]
-        if not _is_whole(there, gaps):
+        if not is_whole(there, gaps):
             raise NotMeasurable(f"{self.source} has not recorded {what} at every step: run it again.")
         return found[0][0].astype(np.float64), values
 
@@ -391,19 +413,3 @@ def _need(package: str) -> None:
         raise ImportError(
             f"`to_{package}` needs {package}, which is not installed. Install it: pip install {package}"
         ) from error
-
-
-def _whole_steps(part: "pa.Table") -> "pa.Table":
-    """The rows of those steps at which as many places were recorded as at any other step."""
-    steps, where = np.unique(part["step"].to_numpy(), return_inverse=True)
-    counts = np.bincount(where, minlength=len(steps))
-    return part.filter((counts == counts.max())[where])
-
-
-def _is_whole(there: "np.ndarray[Any, np.dtype[np.bool_]]", gaps: Gaps) -> bool:
-    """Whether nothing is missing that must be there; the axes are step, layer, head and index."""
-    if gaps == "none":
-        return bool(there.all())
-    if gaps == "heads":
-        return bool((there == there[:, :1, :, :1]).all())
-    return bool((there == there[:, :1, :1]).all() and (there[..., 1:] <= there[..., :-1]).all())

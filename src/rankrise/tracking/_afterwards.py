@@ -81,6 +81,9 @@ def initial_spectra(path: str | os.PathLike[str]) -> "pa.Table":
     blocks = []
     for layer in layers:
         views = {role: _view(role, record) for role, record in layer["views"].items()}
+        missing = [role for pair in CIRCUITS.values() for role in pair if role not in views]
+        if missing:
+            raise ValueError(f"{path} must say where {missing[0]} of every layer is read; its spec.json does not.")
         for circuit, (left, right) in CIRCUITS.items():
             sigma = product_spectrum(views[left].read(get), views[right].read(get))  # (heads, r)
             where: dict[str, Any] = {"layers": (int(layer["index"]),), "heads": True, "circuit": circuit}

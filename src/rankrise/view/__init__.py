@@ -5,9 +5,12 @@ matplotlib, `figure_json` into what the scripts of a page draw, `to_csv` into a 
 here knows an experiment by name: names, titles and words come as arguments.
 """
 
+from rankrise.view._by_scale import components_by_scale as components_by_scale
+from rankrise.view._by_scale import stable_rank_by_scale as stable_rank_by_scale
 from rankrise.view._colours import colour_ramps as colour_ramps
 from rankrise.view._diff_page import diff_page as diff_page
 from rankrise.view._draw import draw as draw
+from rankrise.view._draw import picture as picture
 from rankrise.view._figure import Axis as Axis
 from rankrise.view._figure import Cells as Cells
 from rankrise.view._figure import Control as Control
@@ -33,6 +36,12 @@ from rankrise.view._networks import time_label as time_label
 from rankrise.view._page import asset as asset
 from rankrise.view._page import plotly_script as plotly_script
 from rankrise.view._page import render as render
+from rankrise.view._run_figures import RUN_FIGURES as RUN_FIGURES
+from rankrise.view._run_figures import RunFigure as RunFigure
+from rankrise.view._run_figures import figure_of_comparison as figure_of_comparison
+from rankrise.view._run_figures import figure_of_run as figure_of_run
+from rankrise.view._run_figures import run_figure_ids as run_figure_ids
+from rankrise.view._run_figures import training_curves as training_curves
 from rankrise.view._saved import save_figure as save_figure
 from rankrise.view._spectra import perturbation_vs_init as perturbation_vs_init
 from rankrise.view._spectra import spectrum_over_training as spectrum_over_training

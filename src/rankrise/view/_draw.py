@@ -74,6 +74,19 @@ def draw(figure: FigureData, path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def picture(figure: FigureData) -> "Figure":
+    """Draw a figure for a notebook or for further work with matplotlib; pyplot does not know it.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    require("Drawing a figure", "matplotlib")
+    import matplotlib as mpl
+
+    with mpl.rc_context(cast("Any", {**dict(mpl.rcParamsDefault), **_STYLE, "backend": "Agg"})):
+        return _picture(figure)
+
+
 def draw_files(figure: FigureData, *targets: Path) -> list[bytes]:
     """Draw a figure to several files, and return the bytes of each. The arguments and refusals are those of `draw`."""
     require("Drawing a figure", "matplotlib")
@@ -100,7 +113,7 @@ def _picture(figure: FigureData) -> "Figure":
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.04)
-    picture = Figure(figsize=(_WIDTH, _HEIGHTS.get(figure.rows, 2.1 * figure.rows)), layout=layout)
+    picture = _shown_in_notebooks(Figure)(figsize=(_WIDTH, _HEIGHTS.get(figure.rows, 2.1 * figure.rows)), layout=layout)
     grid = picture.add_gridspec(figure.rows, figure.cols)
     place, all_axes, found = 0, [], colours(figure)
     top = max((max(row) for panel in figure.panels if panel.cells for row in panel.cells.values), default=1.0)
@@ -121,6 +134,18 @@ def _picture(figure: FigureData) -> "Figure":
     layout.execute(picture)  # lays the figure out again, with room for the labels
     picture.set_layout_engine(None)  # keeps this layout for every format; with "none" each would be drawn twice
     return picture
+
+
+def _shown_in_notebooks(base: "type[Figure]") -> "type[Figure]":
+    """A matplotlib figure that a notebook shows without pyplot."""
+
+    class Picture(base):  # type: ignore[misc, valid-type]
+        def _repr_png_(self) -> bytes:
+            out = io.BytesIO()
+            self.savefig(out, format="png", dpi=_DPI / 2)
+            return out.getvalue()
+
+    return Picture
 
 
 def _draw_panel(axes: "Axes", panel: Panel, found: dict[str, str], top: float) -> None:

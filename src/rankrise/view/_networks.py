@@ -74,9 +74,26 @@ def mean_and_band(values: "Sequence[NDArray[np.float64]]") -> tuple[Numbers, Num
     >>> mean_and_band([np.array([[1.0, 1.0]]), np.array([[2.0, 2.0]]), np.array([[2.0, 4.0]])])
     ((2.0,), (1.0,), (3.0,))
     """
-    stacked = values[0].T if len(values) == 1 else np.stack([v.mean(axis=-1) for v in values])
-    mean, spread = stacked.mean(axis=0), stacked.std(axis=0, ddof=min(len(values) - 1, 1))
+    stacked = values[0].T if len(values) == 1 else np.stack([mean_over_heads(v) for v in values])
+    if np.isfinite(stacked).all():
+        mean, spread = stacked.mean(axis=0), stacked.std(axis=0, ddof=min(len(values) - 1, 1))
+    else:  # heads that a layer does not have
+        mean = mean_over_heads(stacked, axis=0)
+        spread = np.sqrt(mean_over_heads(np.square(stacked - mean), axis=0))
     return numbers(mean), numbers(mean - spread), numbers(mean + spread)
+
+
+def mean_over_heads(values: "NDArray[np.float64]", axis: int = -1) -> "NDArray[np.float64]":
+    """The mean over heads; a head that a layer does not have is NaN and is left out.
+
+    >>> mean_over_heads(np.array([[1.0, np.nan], [1.0, 3.0]])).tolist()
+    [1.0, 2.0]
+    """
+    there = np.isfinite(values)
+    if there.all():
+        return np.asarray(values.mean(axis=axis))
+    total, count = np.where(there, values, 0.0).sum(axis=axis), there.sum(axis=axis)
+    return np.asarray(np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0))
 
 
 def initial_stable_rank(runs: "Sequence[RunData]", circuit: str) -> float | None:
@@ -85,7 +102,8 @@ def initial_stable_rank(runs: "Sequence[RunData]", circuit: str) -> float | None
         spectra = [np.nan_to_num(run.initial_spectrum(circuit)) for run in runs]
     except (OSError, ValueError):
         return None
-    return float(np.mean([(s**2).sum(-1) / (s**2).max(-1) for s in spectra]))
+    ranks = [(s**2).sum(-1)[s.max(-1) > 0] / (s**2).max(-1)[s.max(-1) > 0] for s in spectra]
+    return float(np.mean(ranks)) if all(len(found) for found in ranks) else None
 
 
 def at_init(runs: "Sequence[RunData]") -> str:
@@ -104,7 +122,7 @@ def rise_words(curves: "Mapping[str, tuple[NDArray[np.float64], NDArray[np.float
 
     >>> steps = np.array([1.0, 50.0, 100.0])
     >>> rise_words({"kq": (steps, np.array([[1.0, 1.0], [2.0, 3.0], [2.0, 0.9]]))})
-    'Against the mean of the first 5% of steps it ends higher in 1 of 2 (key-query; not in 2) layers. Below its peak ...
+    'Against the mean of the first 5% of steps it ends higher in 1 of 2 (key-query; not in 1) layers. Below its peak ...
     """
     higher, fallen = [], []
     for circuit, (steps, means) in curves.items():
@@ -120,10 +138,10 @@ def rise_words(curves: "Mapping[str, tuple[NDArray[np.float64], NDArray[np.float
 
 
 def layer_ranges(layers: "Iterable[int]") -> str:
-    """Layers as text, counted from 1; neighbouring layers are joined.
+    """Layers as text, counted from 0; neighbouring layers are joined.
 
     >>> layer_ranges([0, 2, 3, 4])
-    '1, 3-5'
+    '0, 2-4'
     """
     runs: list[list[int]] = []
     for layer in layers:
@@ -131,7 +149,7 @@ def layer_ranges(layers: "Iterable[int]") -> str:
             runs[-1].append(layer)
         else:
             runs.append([layer])
-    return ", ".join(f"{run[0] + 1}-{run[-1] + 1}" if len(run) > 1 else f"{run[0] + 1}" for run in runs)
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def depth_level(layer: int, num_layers: int) -> float:
@@ -144,12 +162,12 @@ def depth_level(layer: int, num_layers: int) -> float:
 
 
 def layer_name(layer: int) -> str:
-    """The name of a layer as the paper counts, from 1.
+    """The name of a layer, counted from 0 as in the names of weights; the paper counts from 1.
 
     >>> layer_name(0)
-    'layer 1'
+    'layer 0'
     """
-    return f"layer {layer + 1}"
+    return f"layer {layer}"
 
 
 def spread_layers(num_layers: int, num: int = 3) -> list[int]:

@@ -109,7 +109,7 @@ def _stack(spectra: "Sequence[NDArray[np.float64]]") -> "NDArray[np.float64]":
 
 def _mean(spectra: "NDArray[np.float64]") -> "NDArray[np.float64]":
     """The mean over heads and then over seeds, (steps, layers, values)."""
-    return np.asarray(spectra.mean(axis=3).mean(axis=0))
+    return np.asarray(net.mean_over_heads(spectra, axis=3).mean(axis=0))
 
 
 def _count(parts: "Sequence[NDArray[np.float64]]", most: float) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rankrise.runs import read_alike
 from rankrise.view import _networks as net
-from rankrise.view._figure import Axis, Cells, FigureData, Order, Panel, Trace, numbers
+from rankrise.view._figure import Axis, Cells, FigureData, Order, Panel, Trace, is_finite, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def stable_rank_over_training(
     panels = tuple(_panel(runs, circuit) for circuit in net.CIRCUITS)
     num_layers = len(panels[0].traces)
     named = _named(num_layers)
-    whose = "" if len(named) == num_layers else ", drawn for layers " + ", ".join(str(i + 1) for i in named)
+    whose = "" if len(named) == num_layers else ", drawn for layers " + ", ".join(str(i) for i in named)
     return FigureData(
         id="stable_rank_over_training",
         experiment=name,
@@ -49,7 +49,7 @@ def stable_rank_over_training(
         rows=1,
         cols=2,
         sources=tuple(run.source for run in runs),
-        order=Order("layer", tuple((net.depth_level(i, num_layers), str(i + 1)) for i in named)) if whose else None,
+        order=Order("layer", tuple((net.depth_level(i, num_layers), str(i)) for i in named)) if whose else None,
     )
 
 
@@ -70,12 +70,12 @@ def stable_rank_by_head(runs: "Sequence[RunData]", *, name: str = "", network: s
         means = np.mean([part.values[-1, :, :, 0] for part in read_alike(runs, "stable_rank", circuit)], axis=0)
         cells = Cells(
             rows=tuple(net.layer_name(i) for i in range(means.shape[0])),
-            cols=tuple(f"{h + 1}" for h in range(means.shape[1])),
+            cols=tuple(f"{h}" for h in range(means.shape[1])),
             values=tuple(numbers(row) for row in means),
             label="stable rank",
         )
         panels.append(Panel(words.change, Axis("head"), Axis(""), cells=cells))
-    ends = [value for panel in panels if panel.cells for row in panel.cells.values for value in row]
+    ends = [value for panel in panels if panel.cells for row in panel.cells.values for value in row if is_finite(value)]
     return FigureData(
         id="stable_rank_by_head",
         experiment=name,
@@ -98,7 +98,7 @@ def _curves(runs: "Sequence[RunData]") -> "dict[str, tuple[NDArray[np.float64], 
     for circuit in net.CIRCUITS:
         ranks = read_alike(runs, "stable_rank", circuit)
         later = ranks[0].steps > 0
-        means = np.mean([part.values[later, :, :, 0].mean(-1) for part in ranks], axis=0)
+        means = np.mean([net.mean_over_heads(part.values[later, :, :, 0]) for part in ranks], axis=0)
         curves[circuit] = (ranks[0].steps[later], means)
     return curves
 

@@ -9,7 +9,7 @@ import rankrise as rr
 from rankrise.lab.experiments import experiments, to_json
 from rankrise.lab.figures import build_figure
 
-RANKS = {0: [[0, 0], [0, 0]], 1: [[1, 3], [2, 2]], 20: [[3, 5], [1, 1]]}  # layer 1 rises, layer 2 falls
+RANKS = {0: [[0, 0], [0, 0]], 1: [[1, 3], [2, 2]], 20: [[3, 5], [1, 1]]}  # layer 0 rises, layer 1 falls
 SPECTRA = {1: [[[2, 1], [4, 1]], [[1, 1], [1, 1]]], 20: [[[4, 1], [2, 1]], [[2, 0], [2, 1]]]}
 INITIAL = [[[2, 2], [2, 2]], [[1, 0], [2, 2]]]
 NAME = "vit-cifar10"
@@ -22,7 +22,7 @@ def one_run(out, **options):
 def test_stable_rank_over_training_is_the_mean_and_sd_over_heads(tmp_path):
     figure = build_figure("stable_rank_over_training", one_run(tmp_path), experiment=NAME)
     first, second = figure.panels[0].traces
-    assert [first.label, second.label] == ["layer 1", "layer 2"]  # from 1
+    assert [first.label, second.label] == ["layer 0", "layer 1"]
     assert first.x == (0.5, 10)  # ten epochs of two steps; step 0 is no change yet
     assert first.y == (2, 4)
     assert (first.low, first.high) == ((1, 3), (3, 5))
@@ -31,8 +31,8 @@ def test_stable_rank_over_training_is_the_mean_and_sd_over_heads(tmp_path):
 
 def test_stable_rank_over_training_says_where_it_falls(tmp_path):
     caption = build_figure("stable_rank_over_training", one_run(tmp_path), experiment=NAME).caption
-    assert "ends higher in 1 of 2 (key-query; not in 2) and 1 of 2 (value-output; not in 2) layers." in caption
-    assert "Below its peak by a tenth or more it ends in layer 2 (key-query) and layer 2 (value-output)." in caption
+    assert "ends higher in 1 of 2 (key-query; not in 1) and 1 of 2 (value-output; not in 1) layers." in caption
+    assert "Below its peak by a tenth or more it ends in layer 1 (key-query) and layer 1 (value-output)." in caption
     assert "± sd over heads" in caption
     assert "10 epochs of CIFAR-10 (1,000 samples) with Adam, one seed" in caption
 
@@ -121,8 +121,8 @@ def test_scales_of_two_recipes_are_refused(figure_id, tmp_path):
 
 def test_heads_are_cells(tmp_path):
     cells = build_figure("stable_rank_by_head", one_run(tmp_path), experiment=NAME).panels[0].cells
-    assert cells.rows == ("layer 1", "layer 2")
-    assert cells.cols == ("1", "2")
+    assert cells.rows == ("layer 0", "layer 1")
+    assert cells.cols == ("0", "1")
     assert cells.values == ((3, 5), (1, 1))
     assert (
         "from 1.0 to 10.0" in build_figure("stable_rank_by_head", one_run(tmp_path / "again"), experiment=NAME).caption
@@ -169,10 +169,10 @@ def test_of_a_deep_network_three_layers_have_labels_and_bands(tmp_path):
     figure = build_figure("stable_rank_over_training", runs, experiment=NAME)
     traces = figure.panels[0].traces
     assert [trace.y[-1] for trace in traces] == [1.5 + layer for layer in range(12)]
-    assert [trace.label for trace in traces if trace.at_end] == ["layer 1", "layer 6", "layer 12"]
-    assert [trace.group for trace in traces if trace.low] == ["layer 1", "layer 6", "layer 12"]
-    assert figure.order.ticks == ((0, "1"), (5 / 11, "6"), (1, "12"))
-    assert "± sd over heads, drawn for layers 1, 6, 12." in figure.caption
+    assert [trace.label for trace in traces if trace.at_end] == ["layer 0", "layer 5", "layer 11"]
+    assert [trace.group for trace in traces if trace.low] == ["layer 0", "layer 5", "layer 11"]
+    assert figure.order.ticks == ((0, "0"), (5 / 11, "5"), (1, "11"))
+    assert "± sd over heads, drawn for layers 0, 5, 11." in figure.caption
 
 
 def test_change_is_drawn_against_init_as_it_is(tmp_path):
@@ -203,22 +203,22 @@ def scale_runs(tmp_path):
 def test_stable_rank_by_scale_goes_by_the_spec_and_not_the_order(tmp_path):
     figure = build_figure("stable_rank_by_scale", scale_runs(tmp_path), experiment=NAME)
     first, third, init = figure.panels[0].traces
-    assert [first.label, third.label, init.label] == ["layer 1", "layer 3", "initial product"]
+    assert [first.label, third.label, init.label] == ["layer 0", "layer 2", "initial product"]
     assert first.x == (0.03, 0.1, 0.3, 1)
     assert first.y == (2, 1.5, 1, 3)
     assert init.y == (4, 4)  # four equal values
-    assert "largest in 3 of 3 (key-query; by the least factor, 1.50, in layer 1) and 3 of 3" in figure.caption
-    assert "Not lower at each smaller scale: key-query layers 1-3 and value-output layers 1-3." in figure.caption
+    assert "largest in 3 of 3 (key-query; by the least factor, 1.50, in layer 0) and 3 of 3" in figure.caption
+    assert "Not lower at each smaller scale: key-query layers 0-2 and value-output layers 0-2." in figure.caption
 
 
 def test_stable_rank_by_scale_names_the_layers_that_are_not_lower(tmp_path):
-    """Also those that are not drawn: layer 2."""
+    """Also those that are not drawn: layer 1."""
     runs = {}
     for factor, ranks in ((1.0, [3.0, 3.0, 3.0]), (0.1, [2.0, 4.0, 2.0])):
         name = f"{NAME}-scale-{factor:g}"
         runs[name] = [network_run(tmp_path, name, ranks={20: [[r, r] for r in ranks]}, init_scale=factor)]
     figure = build_figure("stable_rank_by_scale", runs, experiment=NAME)
-    assert "largest in 2 of 3 (key-query; not in 2; by the least factor, 0.75, in layer 2)" in figure.caption
+    assert "largest in 2 of 3 (key-query; not in 1; by the least factor, 0.75, in layer 1)" in figure.caption
 
 
 def test_bars_of_unequal_seeds_are_not_mixed(tmp_path):
@@ -250,8 +250,8 @@ def test_components_are_of_one_head_at_three_scales(tmp_path):
     trace = figure.panels[1].traces[0]
     assert (trace.x, trace.y) == ((0, 10), (0, 0.1))
     assert "is 1.00 at scale 1, 1.00 at scale 0.1, 1.00 at scale 0.03." in figure.caption
-    with pytest.raises(ValueError, match=r"`layer` and `head` must be at most 3 and 2, from 1; got 4, 1"):
-        build_figure("components_by_scale", runs, experiment=NAME, layer=4)
+    with pytest.raises(ValueError, match=r"`layer` and `head` must be below 3 and 2, from 0; got 3, 0"):
+        build_figure("components_by_scale", runs, experiment=NAME, layer=3)
 
 
 def test_initial_spectra_come_from_the_weights_where_the_table_has_none(tmp_path):

@@ -2,21 +2,23 @@
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankrise.lab.experiments import experiments, network_of, scale_one
-from rankrise.lab.figures import _by_scale, _toy_robustness, _toy_scales, _toy_stages
-from rankrise.lab.figures._descriptions import describe, network_name
-from rankrise.lab.figures._runs import Runs, read_experiment
+from rankrise.lab.figures import _toy_robustness, _toy_scales, _toy_stages
+from rankrise.lab.figures._descriptions import describe, network_name, seeds
+from rankrise.lab.figures._runs import Runs, by_scale, read_experiment
 from rankrise.runs import RunData
 from rankrise.view import (
     FigureData,
+    components_by_scale,
     perturbation_vs_init,
     spectrum_over_training,
     stable_rank_by_head,
+    stable_rank_by_scale,
     stable_rank_over_training,
 )
 
@@ -54,6 +56,35 @@ def _network_figure(build: Callable[..., FigureData], *options: str, of_variants
     )
 
 
+def _of_family(build: Callable[..., FigureData], *, every_seed: bool) -> Callable[..., FigureData]:
+    """Give a figure of several initial scales its runs by the name of their network, and the words for what was run."""
+
+    def from_folders(runs: Runs, *, experiment: str, figure: str, **options: Any) -> FigureData:
+        found = by_scale(runs, experiment, figure=figure)
+        some = next(iter(found.values()))
+        one_of = (
+            describe(some, repeats=_repeats(found), of_family=True)
+            if every_seed
+            else describe(some[:1], of_family=True)
+        )
+        network = network_name(some[0], of_family=True)
+        return build(found, name=experiment, network=network, about=one_of.words, **options)
+
+    return from_folders
+
+
+def _repeats(found: Mapping[float, Sequence[RunData]]) -> str:
+    """How many seeds there are, by scale where the scales differ."""
+    if len({len(runs) for runs in found.values()}) == 1:
+        return ""
+    return ", ".join(f"{seeds(runs)} at {factor:g}" for factor, runs in found.items())
+
+
+def _family_figure(build: Callable[..., FigureData], *options: str, every_seed: bool = False) -> PaperFigure:
+    made = partial(_of_family(build, every_seed=every_seed), figure=build.__name__)
+    return PaperFigure(made, ("experiment", *options), "family")
+
+
 def _plain(build: Callable[..., FigureData], of: str) -> PaperFigure:
     return PaperFigure(build, tuple(name for name in inspect.signature(build).parameters if name != "runs"), of)
 
@@ -63,8 +94,8 @@ _FIGURES = {
     _toy_scales.ID: _plain(_toy_scales.build, "toy"),
     _toy_robustness.ID: _plain(_toy_robustness.build, "toy"),
     "spectrum_over_training": _network_figure(spectrum_over_training, "num_values"),
-    "components_by_scale": _plain(_by_scale.components_by_scale, "family"),
-    "stable_rank_by_scale": _plain(_by_scale.stable_rank_by_scale, "family"),
+    "components_by_scale": _family_figure(components_by_scale, "layer", "head", "num_components", "num_scales"),
+    "stable_rank_by_scale": _family_figure(stable_rank_by_scale, every_seed=True),
     "perturbation_vs_init": _network_figure(perturbation_vs_init, "num_values"),
     "stable_rank_over_training": _network_figure(stable_rank_over_training, of_variants=True),
     "stable_rank_by_head": _network_figure(stable_rank_by_head),

@@ -5,26 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankrise.lab.figures._descriptions import describe, network_name, seeds
-from rankrise.lab.figures._runs import Runs, by_scale
 from rankrise.runs import read_alike
-from rankrise.view import (
-    CIRCUITS,
-    Axis,
-    FigureData,
-    Panel,
-    Trace,
-    band_words,
-    depth_level,
-    epochs,
-    initial_stable_rank,
-    is_finite,
-    layer_name,
-    layer_ranges,
-    mean_and_band,
-    numbers,
-    time_label,
-)
+from rankrise.view import _networks as net
+from rankrise.view._figure import Axis, FigureData, Panel, Trace, is_finite, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,54 +16,69 @@ if TYPE_CHECKING:
 
     from rankrise.runs import RunData
 
-_COMPONENTS, _STABLE_RANK = "components_by_scale", "stable_rank_by_scale"
 _NUM_LABELS = 3
 _LAYERS = (0, 2, 4)  # the paper's 1, 3, 5
 _TICKS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 
 def components_by_scale(
-    runs: Runs, *, experiment: str, layer: int = 2, head: int = 1, num_components: int = 8, num_scales: int = 3
+    found: "Mapping[float, Sequence[RunData]]",
+    *,
+    name: str = "",
+    network: str = "",
+    about: str = "",
+    layer: int = 1,
+    head: int = 0,
+    num_components: int = 8,
+    num_scales: int = 3,
 ) -> FigureData:
     """Singular values σ_1 … σ_k of the change Δ of one head against epochs, with a column for each scale.
 
     Args:
-        runs: Folders by experiment. The members of the network's family of initial scales are drawn, each by its first
-            seed.
-        experiment: The network.
-        layer: The layer, counted from 1.
-        head: The head, counted from 1.
+        found: Runs by the factor of their initial weights; the first of each factor is drawn.
+        name: The name of the experiment; a part of the names of files.
+        network: The network and its data in a few words, for the title.
+        about: What was run, in words without a full stop, for the caption.
+        layer: The layer, counted from 0.
+        head: The head, counted from 0.
         num_components: How many singular values to draw.
         num_scales: How many scales to draw at most, from the largest scale to the smallest.
 
     Raises:
-        ValueError: Fewer than two scales have runs, or there is no such layer or head.
+        ValueError: Fewer than two factors have runs, or there is no such layer or head.
     """
-    found = by_scale(runs, experiment, figure=_COMPONENTS)
-    factors = _spread(list(found), num_scales)
-    chosen = {factor: found[factor][0] for factor in factors}
+    _check_factors(found, "components_by_scale")
+    chosen = {factor: found[factor][0] for factor in _spread(sorted(found, reverse=True), num_scales)}
     panels = [
         _components(run, circuit, factor, layer, head, num_components)
-        for circuit in CIRCUITS
+        for circuit in net.CIRCUITS
         for factor, run in chosen.items()
     ]
-    some = next(iter(chosen.values()))
     return FigureData(
-        id=_COMPONENTS,
-        experiment=experiment,
-        title=f"Components of the change, head {head} of layer {layer}: {network_name(some, of_family=True)}",
+        id="components_by_scale",
+        experiment=name,
+        title=net.titled(f"Components of the change, head {head} of {net.layer_name(layer)}", network),
         text=(
             f"The {num_components} largest singular values of the change over training, from the "
             "largest initial weights to the smallest. Look how far σ_1 leads, and when the others follow. At the end "
             f"σ_2 / σ_1 of the key-query change is {_ratios(chosen, panels[: len(chosen)])}. Each panel has its own "
             "vertical axis."
         ),
-        run=describe([some], of_family=True).words,
+        run=about,
         panels=tuple(panels),
         rows=2,
         cols=len(chosen),
         sources=tuple(run.source for run in chosen.values()),
     )
+
+
+def _check_factors(found: "Mapping[float, Sequence[RunData]]", figure: str) -> None:
+    if len(found) < 2:
+        factors = ", ".join(f"{factor:g}" for factor in found) or "none"
+        raise ValueError(
+            f"`{figure}` must have runs at two initial scales or more; got scale {factors}. Train once more with the "
+            "initial weights multiplied by another factor, and compare the runs."
+        )
 
 
 def _ratios(factors: "Iterable[float]", panels: "Iterable[Panel]") -> str:
@@ -100,54 +98,61 @@ def _spread(factors: list[float], num: int) -> list[float]:
 
 def _components(run: "RunData", circuit: str, factor: float, layer: int, head: int, num: int) -> Panel:
     steps, values = run.path("spectrum", circuit, gaps="tail")
-    if not (1 <= layer <= values.shape[1] and 1 <= head <= values.shape[2]):
+    if not (0 <= layer < values.shape[1] and 0 <= head < values.shape[2]):
         raise ValueError(
-            f"`layer` and `head` must be at most {values.shape[1]} and {values.shape[2]}, from 1; got {layer}, {head}."
+            f"`layer` and `head` must be below {values.shape[1]} and {values.shape[2]}, from 0; got {layer}, {head}."
         )
-    times = epochs(run, steps)
-    top = values[:, layer - 1, head - 1, :num]
+    times = net.epochs(run, steps)
+    top = values[:, layer, head, :num]
     traces = tuple(
         Trace(
             (0.0, *numbers(times)),
             (0.0, *numbers(top[:, i])),
             f"σ_{i + 1}" if i < _NUM_LABELS else "",
             group=f"σ_{i + 1}",
-            level=depth_level(num - 1 - i, num),
+            level=net.depth_level(num - 1 - i, num),
             at_end=i < _NUM_LABELS,
         )
         for i in range(top.shape[1])
     )
-    title = f"scale {factor:g}, {CIRCUITS[circuit].short}"
-    return Panel(title, Axis(time_label(run), low=0, high=float(times[-1])), Axis("σ_i of the change", low=0), traces)
+    title = f"scale {factor:g}, {net.CIRCUITS[circuit].short}"
+    return Panel(
+        title, Axis(net.time_label(run), low=0, high=float(times[-1])), Axis("σ_i of the change", low=0), traces
+    )
 
 
-def stable_rank_by_scale(runs: Runs, *, experiment: str) -> FigureData:
+def stable_rank_by_scale(
+    found: "Mapping[float, Sequence[RunData]]", *, name: str = "", network: str = "", about: str = ""
+) -> FigureData:
     """Stable rank at the end of training against the factor of the initial weights, for both circuits.
 
     Args:
-        runs: Folders by experiment. The members of the network's family of initial scales are drawn.
-        experiment: The network.
+        found: Runs by the factor of their initial weights; several of one factor differ in their seed only.
+        name: The name of the experiment; a part of the names of files.
+        network: The network and its data in a few words, for the title.
+        about: What was run, in words without a full stop, for the caption.
 
     Raises:
-        ValueError: Fewer than two scales have runs.
+        ValueError: Fewer than two factors have runs.
     """
-    found = by_scale(runs, experiment, figure=_STABLE_RANK)
+    _check_factors(found, "stable_rank_by_scale")
+    found = dict(sorted(found.items(), reverse=True))
     some = next(iter(found.values()))
-    start = {circuit: initial_stable_rank(some, circuit) for circuit in CIRCUITS}
-    ends = {circuit: _ends(found, circuit) for circuit in CIRCUITS}
-    panels = tuple(_ranks(ends[circuit], CIRCUITS[circuit].change, start[circuit]) for circuit in CIRCUITS)
-    lower = " and ".join(_lower(ends[circuit], CIRCUITS[circuit].short) for circuit in CIRCUITS)
+    start = {circuit: net.initial_stable_rank(some, circuit) for circuit in net.CIRCUITS}
+    ends = {circuit: _ends(found, circuit) for circuit in net.CIRCUITS}
+    panels = tuple(_ranks(ends[circuit], net.CIRCUITS[circuit].change, start[circuit]) for circuit in net.CIRCUITS)
+    lower = " and ".join(_lower(ends[circuit], net.CIRCUITS[circuit].short) for circuit in net.CIRCUITS)
     return FigureData(
-        id=_STABLE_RANK,
-        experiment=experiment,
-        title=f"Stable rank by initial scale: {network_name(some[0], of_family=True)}",
+        id="stable_rank_by_scale",
+        experiment=name,
+        title=net.titled("Stable rank by initial scale", network),
         text=(
-            "Stable rank of the change at the end of training, the paper's layers 1, 3 and 5, and the last. Of all "
-            f"its layers it is lower at the smallest initial scale than at the largest in {lower}. "
-            f"{_exceptions(ends)}Dotted: the initial product, whose stable rank does not depend on the scale. "
+            "Stable rank of the change at the end of training, of layers 0, 2 and 4 (the paper counts them as 1, 3 and "
+            "5) and of the last. Of all layers it is lower at the smallest initial scale than at the largest in "
+            f"{lower}. {_exceptions(ends)}Dotted: the initial product, whose stable rank does not depend on the scale. "
             f"Mean over heads {_bars(found)}."
         ),
-        run=describe(some, repeats=_repeats(found), of_family=True).words,
+        run=about,
         panels=_with_one_axis(panels),
         rows=1,
         cols=2,
@@ -166,8 +171,8 @@ def _lower(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", name: str) -> 
     means = _means(ends)
     ratio = means[-1] / means[0]
     is_lower = ratio > 1
-    but = f"; not in {layer_ranges(np.flatnonzero(~is_lower))}" if is_lower.any() and not is_lower.all() else ""
-    least = f"; by the least factor, {ratio.min():.2f}, in layer {ratio.argmin() + 1}"
+    but = f"; not in {net.layer_ranges(np.flatnonzero(~is_lower))}" if is_lower.any() and not is_lower.all() else ""
+    least = f"; by the least factor, {ratio.min():.2f}, in layer {ratio.argmin()}"
     return f"{is_lower.sum()} of {len(ratio)} ({name}{but}{least})"
 
 
@@ -181,7 +186,9 @@ def _exceptions(ends: "Mapping[str, Mapping[float, Sequence[NDArray[np.float64]]
     for circuit, of in ends.items():
         rises = np.flatnonzero((np.diff(_means(of), axis=0) <= 0).any(axis=0))  # from the smallest factor up
         parts += (
-            [f"{CIRCUITS[circuit].short} layer{'s' * (len(rises) > 1)} {layer_ranges(rises)}"] if len(rises) else []
+            [f"{net.CIRCUITS[circuit].short} layer{'s' * (len(rises) > 1)} {net.layer_ranges(rises)}"]
+            if len(rises)
+            else []
         )
     return (
         f"Not lower at each smaller scale: {' and '.join(parts)}. "
@@ -201,21 +208,14 @@ def _has_seeds(found: "Mapping[float, Sequence[RunData]]") -> bool:
 
 def _bars(found: "Mapping[float, Sequence[RunData]]") -> str:
     """What a bar shows, in words: the spread over seeds if some scale has several seeds, else the spread over heads."""
-    words = band_words(max(found.values(), key=len))
+    words = net.band_words(max(found.values(), key=len))
     alone = [f"{factor:g}" for factor, runs in found.items() if len(runs) == 1]
     return f"{words}; no bar at {', '.join(alone)}, of one seed" if alone and _has_seeds(found) else words
 
 
-def _repeats(found: "Mapping[float, Sequence[RunData]]") -> str:
-    """How many seeds there are at each scale, in words; empty if all scales have as many."""
-    if len({len(runs) for runs in found.values()}) == 1:
-        return ""
-    return ", ".join(f"{seeds(runs)} at {factor:g}" for factor, runs in found.items())
-
-
 def _point(values: "Sequence[NDArray[np.float64]]", is_over_seeds: bool) -> tuple[float, float, float]:
     """The mean over heads and runs, and the ends of its bar; NaN ends if bars are over seeds and there is one seed."""
-    (mean,), (low,), (high,) = mean_and_band([run[None] for run in values])
+    (mean,), (low,), (high,) = net.mean_and_band([run[None] for run in values])
     return (mean, np.nan, np.nan) if is_over_seeds and len(values) == 1 else (mean, low, high)
 
 
@@ -227,7 +227,7 @@ def _ranks(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", title: str, st
     for layer in sorted({i for i in _LAYERS if i < num_layers} | {num_layers - 1}):
         points = [_point([run[layer] for run in runs], is_over_seeds) for runs in ends.values()]
         mean, low, high = (numbers(column) for column in zip(*points, strict=True))
-        name = layer_name(layer)
+        name = net.layer_name(layer)
         traces.append(
             Trace(
                 factors,
@@ -235,7 +235,7 @@ def _ranks(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", title: str, st
                 label=name,
                 group=name,
                 style="points",
-                level=depth_level(layer, num_layers),
+                level=net.depth_level(layer, num_layers),
                 low=low,
                 high=high,
             )

@@ -1,0 +1,243 @@
+"""The figures of any run and of several runs side by side: what `RunData.plot` and `rankrise plot` draw."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rankrise._arguments import did_you_mean
+from rankrise.runs import NotMeasurable, headline, layer_means
+from rankrise.view import _networks as net
+from rankrise.view._by_scale import components_by_scale, stable_rank_by_scale
+from rankrise.view._figure import Axis, FigureData, Mark, Panel, Trace, numbers
+from rankrise.view._spectra import perturbation_vs_init, spectrum_over_training
+from rankrise.view._stable_ranks import stable_rank_by_head, stable_rank_over_training
+
+if TYPE_CHECKING:
+    from rankrise.runs import Comparison, RunData
+
+_LOSSES = ("loss", "train_loss")
+
+
+class RunFigure(NamedTuple):
+    """A figure of one run or of several.
+
+    Attributes:
+        build: Makes it: of one run from a list of it, of several from runs by label, of scales from runs by factor.
+        of: "one" run, "several" runs as well as one, or several initial "scales".
+        look_at: What to look at, in a sentence.
+    """
+
+    build: Callable[..., FigureData]
+    of: str
+    look_at: str
+
+
+def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) -> FigureData:
+    """The loss and the stable rank of both changes against steps: of one run by layer, of several by run.
+
+    Args:
+        runs: Runs by label. The rank of several runs is the mean over all their layers and heads.
+        layer: Of several runs only this layer, counted from 0.
+
+    Raises:
+        NotMeasurable: A run has no stable ranks, or has no such layer.
+    """
+    is_one = len(runs) == 1
+    some = next(iter(runs.values()))
+    panels = [_losses(runs)] if any(_loss_name(run) for run in runs.values()) else []
+    for circuit, words in net.CIRCUITS.items():
+        traces = _by_layer(some, circuit) if is_one else _by_run(runs, circuit, layer)
+        marks = _rises(some, circuit) if is_one else ()
+        panels.append(Panel(words.change, Axis("step", low=0), Axis("stable rank", low=1), traces, marks))
+    whose = (
+        "of each layer, mean over its heads"
+        if is_one
+        else f"mean over the heads of {'all layers' if layer is None else net.layer_name(layer)}"
+    )
+    return FigureData(
+        id="training_curves",
+        experiment=some.folder.name if is_one else "compared",
+        title=net.titled("Loss and rank over training", some.source if is_one else " and ".join(runs)),
+        text=(
+            f"The loss, and the stable rank of what training added, {whose}. Look for steps: a rank that stays and "
+            "then rises by about one is a stage. Thin vertical lines are stages that were detected."
+        ),
+        run="; ".join(headline(run.overview()) for run in runs.values()),
+        panels=tuple(panels),
+        rows=1,
+        cols=len(panels),
+        sources=tuple(run.source for run in runs.values()),
+    )
+
+
+def _loss_name(run: "RunData") -> str:
+    return next((name for name in _LOSSES if run.has(name)), "")
+
+
+def _losses(runs: "Mapping[str, RunData]") -> Panel:
+    traces = []
+    for label, run in runs.items():
+        if name := _loss_name(run):
+            curve = run.curve(name)
+            there = np.isfinite(curve.values)
+            x, y = _thin(curve.steps[there], curve.values[there])
+            traces.append(Trace(numbers(x), numbers(y), "" if len(runs) == 1 else label, group=label))
+    run = next(iter(runs.values()))
+    drops = tuple(Mark(stage.step) for stage in run.stages() if stage.kind == "loss") if len(runs) == 1 else ()
+    return Panel("loss", Axis("step", low=0), Axis("loss"), tuple(traces), drops)
+
+
+def _by_layer(run: "RunData", circuit: str) -> tuple[Trace, ...]:
+    layers, steps, means = layer_means(run, "stable_rank", circuit)
+    moved = steps > 0  # at the start nothing has changed
+    return tuple(
+        Trace(
+            numbers(steps[moved]),
+            numbers(means[moved, column]),
+            net.layer_name(layer) if column in net.spread_layers(len(layers)) else "",
+            group=net.layer_name(layer),
+            level=net.depth_level(column, len(layers)),
+            at_end=column in net.spread_layers(len(layers)),
+        )
+        for column, layer in enumerate(layers)
+    )
+
+
+def _by_run(runs: "Mapping[str, RunData]", circuit: str, layer: int | None) -> tuple[Trace, ...]:
+    traces = []
+    for label, run in runs.items():
+        layers, steps, means = layer_means(run, "stable_rank", circuit)
+        if layer is not None and layer not in layers:
+            raise NotMeasurable(f"{run.source} has no layer {layer}; it has {net.layer_ranges(layers)}.")
+        chosen = means if layer is None else means[:, [list(layers).index(layer)]]
+        moved = steps > 0
+        y = net.mean_over_heads(chosen[moved], axis=1)
+        traces.append(Trace(numbers(steps[moved]), numbers(y), label, group=label))
+    return tuple(traces)
+
+
+def _rises(run: "RunData", circuit: str) -> tuple[Mark, ...]:
+    return tuple(Mark(stage.step) for stage in run.stages() if stage.kind == "rank" and stage.circuit == circuit)
+
+
+def _thin(x: "np.ndarray[Any, Any]", y: "np.ndarray[Any, Any]", most: int = 1000) -> "tuple[Any, Any]":
+    """Means over neighbouring points, so that a picture has at most `most` of them."""
+    if len(x) <= most:
+        return x, y
+    edges = np.linspace(0, len(x), most + 1).astype(np.int64)[:-1]
+    counts = np.diff([*edges, len(x)])
+    return np.add.reduceat(x, edges) / counts, np.add.reduceat(y, edges) / counts
+
+
+RUN_FIGURES = {
+    "training_curves": RunFigure(
+        training_curves, "several", "Look for plateaus of the rank and for the steps between them."
+    ),
+    "stable_rank_over_training": RunFigure(
+        stable_rank_over_training, "one", "Look which layers gain rank, when, and which lose it again."
+    ),
+    "spectrum_over_training": RunFigure(
+        spectrum_over_training, "one", "Look how many singular values have left the floor, early and late."
+    ),
+    "perturbation_vs_init": RunFigure(
+        perturbation_vs_init, "one", "Look how much steeper the change falls than the weights it started from."
+    ),
+    "stable_rank_by_head": RunFigure(stable_rank_by_head, "one", "Look which heads differ from those beside them."),
+    "components_by_scale": RunFigure(
+        components_by_scale, "scales", "Look how far σ_1 leads at small initial weights, and when the others follow."
+    ),
+    "stable_rank_by_scale": RunFigure(
+        stable_rank_by_scale, "scales", "Look whether smaller initial weights end with a lower rank."
+    ),
+}
+
+
+def run_figure_ids() -> tuple[str, ...]:
+    """The names of the figures of runs.
+
+    >>> run_figure_ids()[0]
+    'training_curves'
+    """
+    return tuple(RUN_FIGURES)
+
+
+def figure_of_run(figure_id: str, run: "RunData", **options: Any) -> FigureData:
+    """Make a figure of one run, whoever wrote it, finished or not.
+
+    Args:
+        figure_id: One of `run_figure_ids()`.
+        run: The run.
+        **options: Options of the figure, such as `num_values`.
+
+    Raises:
+        ValueError: The figure or an option is unknown.
+        NotMeasurable: The run lacks what the figure shows; or the figure compares runs.
+    """
+    figure = _find(figure_id)
+    if figure.of == "scales":
+        raise NotMeasurable(
+            f"`{figure_id}` compares runs of several initial scales; got one run. Pass runs whose `config` has "
+            "`init_scale`, as rr.compare([run, other]).plot(...) or `rankrise plot FIGURE RUN RUN`."
+        )
+    whole = type(run)(run.folder, skip_broken_steps=True)
+    if figure.of == "several":
+        return _built(figure_id, figure, {run.source: whole}, options)
+    about = headline(run.overview()).removeprefix(f"{run.source}: ")
+    words = {"name": run.folder.name, "network": run.source, "about": about}
+    return _built(figure_id, figure, [whole], words | options)
+
+
+def figure_of_comparison(figure_id: str, comparison: "Comparison", **options: Any) -> FigureData:
+    """Make a figure of several runs, each under its own label; runs are never averaged.
+
+    Args:
+        figure_id: A figure that shows several runs: "training_curves", or one of initial scales.
+        comparison: What `compare` gave.
+        **options: Options of the figure, such as `layer`.
+
+    Raises:
+        ValueError: The figure or an option is unknown.
+        NotMeasurable: The figure shows one run only, or the runs lack what it shows.
+    """
+    figure = _find(figure_id)
+    runs = {label: type(run)(run.folder, skip_broken_steps=True) for label, run in comparison.runs.items()}
+    if figure.of == "several":
+        return _built(figure_id, figure, runs, options)
+    if figure.of == "scales":
+        return _built(figure_id, figure, _by_factor(figure_id, list(runs.values())), options)
+    several = ", ".join(name for name, known in RUN_FIGURES.items() if known.of != "one")
+    raise NotMeasurable(f"`{figure_id}` shows one run; got {len(runs)}. Draw {several}, or one run at a time.")
+
+
+def _by_factor(figure_id: str, runs: "Sequence[RunData]") -> "dict[float, list[RunData]]":
+    found: dict[float, list[RunData]] = {}
+    for run in runs:
+        factor = run.init_scale
+        if factor is None:
+            raise NotMeasurable(
+                f"`{figure_id}` must know the factor of the initial weights of every run; {run.source} does not say. "
+                "Pass config={'init_scale': 0.1}, say, to the tracker."
+            )
+        found.setdefault(factor, []).append(run)
+    return dict(sorted(found.items(), reverse=True))
+
+
+def _built(figure_id: str, figure: RunFigure, runs: object, options: Mapping[str, Any]) -> FigureData:
+    import inspect
+
+    known = [p.name for p in inspect.signature(figure.build).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"`{figure_id}` must get options it knows; got {name!r}. It has {', '.join(known)}. "
+                f"{did_you_mean(name, known)}".rstrip()
+            )
+    return figure.build(runs, **options)
+
+
+def _find(figure_id: str) -> RunFigure:
+    if figure_id in RUN_FIGURES:
+        return RUN_FIGURES[figure_id]
+    hint = did_you_mean(figure_id, RUN_FIGURES)
+    raise ValueError(f"A figure must be one of {', '.join(RUN_FIGURES)}; got {figure_id!a:.80}. {hint}".rstrip())
