@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from rankrise.runs._curve import Array, Curve, NotMeasurable
+from rankrise.signals import FEWEST, detect_stages, thin
 
 if TYPE_CHECKING:
     from rankrise.runs._run_data import RunData
@@ -134,25 +135,14 @@ def _last(curve: Curve) -> Array:
 def _stages(
     steps: Array, values: Array, *, kind: Literal["loss", "rank"], layer: int | None = None, circuit: str = ""
 ) -> list[RunStage]:
-    from rankrise.signals import FEWEST, detect_stages
-
     there = np.isfinite(values)
-    steps, values = _thin(steps[there], values[there])
+    steps, values = thin(steps[there], values[there], _MOST_SAMPLES)
     if len(steps) < FEWEST:
         return []
     return [
         RunStage(kind, stage.midpoint, stage.start, stage.end, stage.size, stage.confidence, layer, circuit)
         for stage in detect_stages(steps, values).stages
     ]
-
-
-def _thin(steps: Array, values: Array) -> tuple[Array, Array]:
-    """Means over neighbouring samples, so that at most `_MOST_SAMPLES` are left."""
-    if len(steps) <= _MOST_SAMPLES:
-        return steps, values
-    edges = np.linspace(0, len(steps), _MOST_SAMPLES + 1).astype(np.int64)[:-1]
-    counts = np.diff([*edges, len(steps)])
-    return np.add.reduceat(steps, edges) / counts, np.add.reduceat(values, edges) / counts
 
 
 def layer_means(run: "RunData", quantity: str, circuit: str) -> tuple[Sequence[int], Array, Array]:

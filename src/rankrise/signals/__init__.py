@@ -5,6 +5,7 @@ spaced unevenly; noise is estimated from the curve itself.
 """
 
 from rankrise.signals._analysis import FEWEST as FEWEST
+from rankrise.signals._analysis import thin as thin
 from rankrise.signals._detect import Emergence as Emergence
 from rankrise.signals._detect import Plateau as Plateau
 from rankrise.signals._detect import Stage as Stage

@@ -91,7 +91,7 @@ def analyse(t: Array, y: Array, *, resolution: float, closed: bool) -> Analysis 
         resolution: Smallest noise assumed, as a share of the range of y.
         closed: Whether a drop needs a plateau after it.
     """
-    t, y = _thin(t, y)
+    t, y = thin(t, y)
     origin, span = t[0], t[-1] - t[0]
     lowest, height = y.min(), np.ptp(y)
     if height <= 1e-12 * max(abs(lowest), abs(lowest + height)):
@@ -132,10 +132,14 @@ def _gains(drop: Drop, knots: Array, levels: Array) -> bool:
     return before - after >= 0.5 * drop.size
 
 
-def _thin(t: Array, y: Array) -> tuple[Array, Array]:
-    """Return means over blocks of neighbouring samples if there are more samples than the fit can take."""
-    if len(t) <= _MOST_SAMPLES:
-        return t, y
-    edges = np.linspace(0, len(t), _MOST_SAMPLES + 1).astype(np.int64)[:-1]
-    counts = np.diff([*edges, len(t)])
-    return np.add.reduceat(t, edges) / counts, np.add.reduceat(y, edges) / counts
+def thin(steps: Array, values: Array, most: int = _MOST_SAMPLES) -> tuple[Array, Array]:
+    """A curve of at most `most` points: means over blocks of neighbouring samples if there are more.
+
+    >>> thin(np.arange(4.0), np.array([1.0, 3.0, 5.0, 9.0]), most=2)
+    (array([0.5, 2.5]), array([2., 7.]))
+    """
+    if len(steps) <= most:
+        return steps, values
+    edges = np.linspace(0, len(steps), most + 1).astype(np.int64)[:-1]
+    counts = np.diff([*edges, len(steps)])
+    return np.add.reduceat(steps, edges) / counts, np.add.reduceat(values, edges) / counts

@@ -7,6 +7,7 @@ import numpy as np
 
 from rankrise._arguments import did_you_mean
 from rankrise.runs import NotMeasurable, headline, layer_means
+from rankrise.signals import thin
 from rankrise.view import _networks as net
 from rankrise.view._by_scale import components_by_scale, stable_rank_by_scale
 from rankrise.view._figure import Axis, FigureData, Mark, Panel, Trace, numbers
@@ -16,6 +17,7 @@ from rankrise.view._stable_ranks import stable_rank_by_head, stable_rank_over_tr
 if TYPE_CHECKING:
     from rankrise.runs import Comparison, RunData
 
+_MOST_POINTS = 1000  # of a loss that was recorded at every step
 _LOSSES = ("loss", "train_loss")
 
 
@@ -81,7 +83,7 @@ def _losses(runs: "Mapping[str, RunData]") -> Panel:
         if name := _loss_name(run):
             curve = run.curve(name)
             there = np.isfinite(curve.values)
-            x, y = _thin(curve.steps[there], curve.values[there])
+            x, y = thin(curve.steps[there], curve.values[there], _MOST_POINTS)
             traces.append(Trace(numbers(x), numbers(y), "" if len(runs) == 1 else label, group=label))
     run = next(iter(runs.values()))
     drops = tuple(Mark(stage.step) for stage in run.stages() if stage.kind == "loss") if len(runs) == 1 else ()
@@ -119,15 +121,6 @@ def _by_run(runs: "Mapping[str, RunData]", circuit: str, layer: int | None) -> t
 
 def _rises(run: "RunData", circuit: str) -> tuple[Mark, ...]:
     return tuple(Mark(stage.step) for stage in run.stages() if stage.kind == "rank" and stage.circuit == circuit)
-
-
-def _thin(x: "np.ndarray[Any, Any]", y: "np.ndarray[Any, Any]", most: int = 1000) -> "tuple[Any, Any]":
-    """Means over neighbouring points, so that a picture has at most `most` of them."""
-    if len(x) <= most:
-        return x, y
-    edges = np.linspace(0, len(x), most + 1).astype(np.int64)[:-1]
-    counts = np.diff([*edges, len(x)])
-    return np.add.reduceat(x, edges) / counts, np.add.reduceat(y, edges) / counts
 
 
 RUN_FIGURES = {
