@@ -2,23 +2,32 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from tests.lab.figures.runs import network_run
 
 from rankrise.cli import main
+from rankrise.lab.experiments import experiments, to_json
 
 RANKS = {step: [[1.0, 1.2], [1.5 + step, 1.7]] for step in (0, 10, 20)}
 SPECTRA = {step: [[[4.0, 1.0, 0.5]] * 2] * 2 for step in (10, 20)}
 INITIAL = [[[2.0, 1.9, 1.8]] * 2] * 2
 
 
+def planted(folder, name):
+    """A finished run of a network of two layers with two heads, whose spec is one that `rankrise run` would write."""
+    spec = experiments()["vit-digits"].spec("smoke")
+    record = to_json(replace(spec, model=replace(spec.model, num_layers=2, num_heads=2)))
+    return network_run(folder, name, ranks=RANKS, spectra=SPECTRA, initial=INITIAL, record=record)
+
+
 @pytest.fixture
 def rankrise(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in ("vit-cifar10", "gpt2-wikitext2"):
-        network_run(tmp_path / "runs", name, ranks=RANKS, spectra=SPECTRA, initial=INITIAL)
+        planted(tmp_path / "runs", name)
 
     def run(*args):
         monkeypatch.setattr(sys, "argv", ["rankrise", *args])
@@ -73,7 +82,7 @@ def test_mistakes(rankrise, tmp_path, args, code, message):
 
 
 def test_report_of_what_is_there(rankrise, tmp_path):
-    network_run(tmp_path / "own", "mine", ranks=RANKS, spectra=SPECTRA, initial=INITIAL)
+    planted(tmp_path / "own", "mine")
     done = rankrise("report", "--runs", "own", "--out", "page")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "wrote page/index.html"
@@ -84,7 +93,7 @@ def test_report_of_what_is_there(rankrise, tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_a_damaged_run_does_not_stop_the_report(rankrise, tmp_path):
     for name in ("mine", "yours"):
-        network_run(tmp_path / "own", name, ranks=RANKS, spectra=SPECTRA, initial=INITIAL)
+        planted(tmp_path / "own", name)
     (tmp_path / "own" / "yours" / f"{0:012x}" / "metrics.parquet").write_bytes(b"PAR1")
     done = rankrise("report", "--runs", "own")
     assert done.returncode == 0, done.stderr
