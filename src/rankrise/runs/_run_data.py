@@ -242,7 +242,7 @@ class RunData:
         Raises:
             NotMeasurable: The quantity is missing, or was recorded twice at a step.
         """
-        part = self._rows(quantity, "")
+        part = self.rows(quantity, "")
         if not part.num_rows:
             raise NotMeasurable(f"{self.source} has no `{quantity}`.")
         steps, values = (part[name].to_numpy() for name in ("step", "value"))
@@ -251,15 +251,6 @@ class RunData:
         if np.any(np.diff(steps) == 0):
             raise NotMeasurable(f"{self.source} has `{quantity}` twice at a step: run it again.")
         return steps, values[order]
-
-    def loss_curve(self) -> tuple[Array, Array]:
-        """Times and losses of a theory run, one pair for each recorded point."""
-        (at, times), (steps, losses) = self.scalar_path("time"), self.scalar_path("loss")
-        if not np.array_equal(at, steps):
-            raise NotMeasurable(f"{self.source} has `time` and `loss` at different steps: run it again.")
-        if np.any(np.diff(times) < 0):
-            raise NotMeasurable(f"{self.source} has times out of order: run it again.")
-        return times, losses
 
     def path(self, quantity: str, circuit: str, *, gaps: Gaps = "none") -> Recorded:
         """Steps and values of one quantity of one circuit, or of one whole matrix.
@@ -274,7 +265,7 @@ class RunData:
         Raises:
             NotMeasurable: The quantity is missing, incomplete, or not finite.
         """
-        part = self._rows(quantity, circuit)
+        part = self.rows(quantity, circuit)
         if not part.num_rows:
             raise NotMeasurable(f"{self.source} has no `{quantity}` of {circuit}: run it again with that measured.")
         if self.skip_broken_steps:
@@ -283,45 +274,11 @@ class RunData:
                 raise NotMeasurable(f"{self.source} has `{quantity}` of {circuit} at no step in all heads.")
         return Recorded(*self._dense(part, f"`{quantity}` of {circuit}", gaps))
 
-    def along(self, quantity: str) -> Array:
-        """A vector of both circuits at every recorded time of a theory run, (S, 2k): that of kq, then that of vo."""
-        steps, found = self.scalar_path("time")[0], [self.path(quantity, circuit) for circuit in ("kq", "vo")]
-        if not all(np.array_equal(at, steps) for at, _ in found):
-            raise NotMeasurable(f"{self.source} has not recorded `{quantity}` at every time: run it again.")
-        return np.concatenate([values[:, 0, 0] for _, values in found], axis=1)
-
-    def pushes(self) -> list[tuple[Array, Array, Array]]:
-        """For each perturbation of a theory run: times (T,), and the products without and with noise, each (T, 2d)."""
-        plain, moved = (
-            np.concatenate([self.path(name, circuit, gaps="heads").values[:, 0] for circuit in ("kq", "vo")], axis=-1)
-            for name in ("product", "product_perturbed")
-        )  # (S, perturbations, 2d)
-        times = self.scalar("time")
-        if not len(times) == len(plain) == len(moved) or not np.array_equal(np.isnan(plain), np.isnan(moved)):
-            raise NotMeasurable(f"{self.source} has not recorded both products at every time: run it again.")
-        there = np.isfinite(plain).all(-1)
-        return [(times[rows], plain[rows, n], moved[rows, n]) for n, rows in enumerate(there.T)]
-
-    def activation_times(self) -> Array:
-        """The time at which each coordinate of q became active, (2d,); inf for a coordinate that never did."""
-        d = self.part("task").get("dim")
-        width = self.path("product", "kq").values.shape[-1]
-        if d != width:
-            raise NotMeasurable(f"{self.source} has {width} products of kq and a spec of {d}: run it again.")
-        times = np.full(2 * width, np.inf)
-        for offset, circuit in ((0, "kq"), (width, "vo")):
-            part = self._rows("activation_time", circuit)
-            index = part["index"].to_numpy()
-            if len(index) and not 0 <= index.min() <= index.max() < width:
-                raise NotMeasurable(f"{self.source} has activation times of coordinates it has not: run it again.")
-            times[offset + index] = part["value"].to_numpy()
-        return times
-
     def initial_spectrum(self, circuit: str) -> Array:
         """Singular values before training, (layers, heads, index), from the table or else from the initial weights."""
         import pyarrow.compute as pc
 
-        part = self._rows("initial_spectrum", circuit)
+        part = self.rows("initial_spectrum", circuit)
         if not part.num_rows:
             try:
                 table = initial_spectra(self.folder)
@@ -335,7 +292,12 @@ class RunData:
             raise NotMeasurable(f"{self.source} has an initial spectrum of {circuit} with gaps: run it again.")
         return values
 
-    def _rows(self, quantity: str, circuit: str) -> "pa.Table":
+    def rows(self, quantity: str, circuit: str) -> "pa.Table":
+        """The rows of one quantity of one circuit; an empty circuit stands for the model as a whole.
+
+        Raises:
+            NotMeasurable: A value is not finite.
+        """
         import pyarrow.compute as pc
 
         same = pc.and_(pc.equal(self.table["quantity"], quantity), pc.equal(self.table["circuit"], circuit))

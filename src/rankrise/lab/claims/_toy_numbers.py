@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rankrise.lab.claims._claim import Finding, listed
+from rankrise.lab.claims._toy_curves import activation_times, along, loss_curve, read_pushes
 from rankrise.runs import Array, NotMeasurable, RunData
 
 _AWAY = 0.05  # share of the fall of the loss; a flow that is farther from the limit is away from its plateau
@@ -81,7 +82,7 @@ def active_at_half(times: Array, losses: Array, active_from: Array) -> float:
 
 def joins_per_stage(run: RunData) -> Finding:
     """The largest number of coordinates that enter the support in one stage."""
-    support = run.along("product") != 0
+    support = along(run, "product") != 0
     new = (support[1:] & ~support[:-1]).sum(1)
     if not len(new):
         raise NotMeasurable(f"{run.source} has no stage.")
@@ -90,7 +91,7 @@ def joins_per_stage(run: RunData) -> Finding:
 
 def leaves_in_limit(run: RunData) -> Finding:
     """How many times a coordinate leaves the support in the limit, and the least |q| of a coordinate in a support."""
-    products = run.along("product")
+    products = along(run, "product")
     support = products != 0
     left = (support[:-1] & ~support[1:]).sum()
     least = np.abs(products[support]).min(initial=math.inf)
@@ -99,21 +100,21 @@ def leaves_in_limit(run: RunData) -> Finding:
 
 def leaves_in_flow(run: RunData) -> Finding:
     """How many coordinates fall below the threshold after they have passed it."""
-    above = np.abs(run.along("product")) > float(run.spec["threshold"])
+    above = np.abs(along(run, "product")) > float(run.spec["threshold"])
     left = (above[:-1] & ~above[1:]).any(0)
     return Finding(float(left.sum()), f"{int(above.any(0).sum())} coordinates passed {run.spec['threshold']:g}.")
 
 
 def time_of_transitions(run: RunData) -> Finding:
     """The share of the time that holds 90% of the fall of the loss."""
-    return Finding(time_of_drop(*run.loss_curve()), "Of a straight line it would be 0.9.")
+    return Finding(time_of_drop(*loss_curve(run)), "Of a straight line it would be 0.9.")
 
 
 def gaps_from_limit(stages: RunData, flow: RunData) -> Array:
     """|L_α(t) − L_k| over the fall of the limit's loss on an even grid of times t; L_k is the limit's loss at t."""
-    times, losses = flow.loss_curve()
+    times, losses = loss_curve(flow)
     grid = np.linspace(0, times[-1], _GRID)
-    at, levels = stages.loss_curve()
+    at, levels = loss_curve(stages)
     if levels[-1] >= levels[0]:
         raise NotMeasurable(f"{stages.source} has no stage that lowers the loss.")
     limit = levels[np.searchsorted(at, grid, side="right") - 1]
@@ -148,7 +149,7 @@ def stage_distances(stages: RunData, flows: tuple[RunData, ...]) -> tuple[Array,
     if len(joined) != len(at):
         raise NotMeasurable(f"{stages.source} has {len(at)} times of {len(joined)} stages: run it again.")
     end = min(flow.scalar("time")[-1] for flow in flows)
-    measured = np.minimum([flow.activation_times() for flow in flows], end)
+    measured = np.minimum([activation_times(flow) for flow in flows], end)
     limit = np.full(measured.shape[1], end)
     np.minimum.at(limit, joined, at)
     either = (limit < end) | (measured < end).any(0)
@@ -178,23 +179,23 @@ def worst_stage_time(stages: RunData, flow: RunData) -> Finding:
 
 def stages_of_coordinates(run: RunData) -> Finding:
     """How many coordinates become active after another 5% of the loss has been learned."""
-    times = run.activation_times()
-    found = num_stages(*run.loss_curve(), times)
+    times = activation_times(run)
+    found = num_stages(*loss_curve(run), times)
     return Finding(float(found), f"{int(np.isfinite(times).sum())} coordinates become active.")
 
 
 def active_at_half_loss(run: RunData) -> Finding:
     """The share of coordinates that are active when half of the loss has been learned."""
-    times = run.activation_times()
-    share = active_at_half(*run.loss_curve(), times)
+    times = activation_times(run)
+    share = active_at_half(*loss_curve(run), times)
     return Finding(share, f"{int(np.isfinite(times).sum())} coordinates become active.")
 
 
 def emerged_at_half_loss(run: RunData) -> Finding:
     """The share of singular values that have emerged when half of the loss has been learned, of those that ever do."""
-    sigma = run.along("spectrum")
+    sigma = along(run, "spectrum")
     above = sigma > _EMERGED * sigma[-1].max()
-    times, losses = run.loss_curve()
+    times, losses = loss_curve(run)
     first = np.where(above.any(0), times[above.argmax(0)], np.inf)
     share = active_at_half(times, losses, first)
     return Finding(share, f"{int(above.any(0).sum())} of {sigma.shape[1]} singular values emerge.")
@@ -203,7 +204,7 @@ def emerged_at_half_loss(run: RunData) -> Finding:
 def gaps_after(run: RunData) -> list[tuple[Array, Array]]:
     """Times since each perturbation, and max_i |q̃_i − q_i| / max_i |q_i| at them, of those that moved a product."""
     found = []
-    for times, plain, moved in run.pushes():
+    for times, plain, moved in read_pushes(run):
         gaps = np.abs(moved - plain).max(1)
         if gaps[0] >= _PUSH * float(run.spec["noise"]):
             found.append((times, gaps / np.abs(plain[-1]).max()))

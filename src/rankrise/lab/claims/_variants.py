@@ -5,6 +5,7 @@ import numpy as np
 from rankrise.lab.claims._claim import Finding, Predicate
 from rankrise.lab.claims._networks import gradual, low_rank, vo_above_kq
 from rankrise.lab.claims._toy import AT_HALF, ONE_TASK, SEED_4, task, toy_claim
+from rankrise.lab.claims._toy_curves import activation_times, loss_curve
 from rankrise.lab.claims._toy_numbers import active_at_half_loss, stages_of_coordinates
 from rankrise.runs import NotMeasurable, RunData
 from rankrise.view import CIRCUITS
@@ -42,7 +43,7 @@ def times_as_in_the_flow(run: RunData, flow: RunData) -> Finding:
     A coordinate that is active in one run only counts as becoming active at the end of the other.
     """
     end = min(run.scalar("time")[-1], flow.scalar("time")[-1])
-    ours, theirs = (np.minimum(one.activation_times(), end) for one in (run, flow))
+    ours, theirs = (np.minimum(activation_times(one), end) for one in (run, flow))
     either = (ours < end) | (theirs < end)
     if not either.any() or not theirs.min() > 0:
         raise NotMeasurable("No coordinate activates, or one is active from the start.")
@@ -52,8 +53,8 @@ def times_as_in_the_flow(run: RunData, flow: RunData) -> Finding:
 
 def learned(run: RunData) -> Finding:
     """The part of the loss that training removes."""
-    _, losses = run.loss_curve()
-    active = int(np.isfinite(run.activation_times()).sum())
+    _, losses = loss_curve(run)
+    active = int(np.isfinite(activation_times(run)).sum())
     if not active:
         raise NotMeasurable(f"{run.source} ends before a coordinate becomes active: run it for longer.")
     return Finding(

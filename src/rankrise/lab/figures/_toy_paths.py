@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankrise.lab.claims import along, loss_curve
 from rankrise.lab.figures._runs import Runs, members_with_runs
 from rankrise.runs import RunData
 from rankrise.view import CIRCUITS
@@ -38,8 +39,8 @@ class Trajectory:
 
 def read_path(run: RunData, quantity: str = "product") -> Trajectory:
     """A theory run as arrays; `quantity` names the quantity of both circuits that is read."""
-    halves = np.split(run.along(quantity), 2, axis=1)
-    return Trajectory(run, *run.loss_curve(), dict(zip(CIRCUITS, halves, strict=True)))
+    halves = np.split(along(run, quantity), 2, axis=1)
+    return Trajectory(run, *loss_curve(run), dict(zip(CIRCUITS, halves, strict=True)))
 
 
 def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:

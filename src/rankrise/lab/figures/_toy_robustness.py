@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rankrise.lab.claims import read_pushes
 from rankrise.lab.figures import _toy_paths as toy
 from rankrise.lab.figures._descriptions import describe
 from rankrise.lab.figures._runs import Runs, read_experiment
@@ -64,7 +65,7 @@ def build(runs: Runs) -> FigureData:
     pushes, slight, drawn = {}, {}, {}
     rows: list[Panel] = []
     for number, members in found.items():
-        every = {run.seed: [Push(*push) for push in run.pushes()] for run in members}
+        every = {run.seed: [Push(*push) for push in read_pushes(run)] for run in members}
         least = _LEAST * float(members[0].spec.get("noise", 0))
         moved = {seed: [push for push in some if push.apart[0] > least] for seed, some in every.items()}
         pushes[number] = [push for some in moved.values() for push in some]
