@@ -10,6 +10,7 @@ import typer
 from rankrise._extras import require
 from rankrise.cli._errors import sentence
 from rankrise.cli._output import folder
+from rankrise.cli._results import pointer_to_show
 from rankrise.cli._run import Scale
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def figure(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of lines.")] = False,
 ) -> None:
     """Draw figures of finished runs; nothing is trained. The numbers behind each figure are written too."""
-    kinds = _kinds(formats)
+    kinds = kinds_of(formats)
     folder(out, "--out")
     if set(kinds) != {"csv"}:
         require("Drawing a figure", "matplotlib", otherwise="or ask for --format csv")
@@ -45,12 +46,14 @@ def figure(
         for figure_id in wanted:
             takes_experiment(figure_id)  # refuses an unknown figure
     except ValueError as error:
-        raise typer.BadParameter(sentence(error)) from error
+        raise typer.BadParameter(f"{sentence(error)}{_of_any_run(ids)}") from error
     found = runs_by_experiment(runs, scale=None if scale is None else scale.value)
+    if not found and (hint := pointer_to_show(runs)):
+        raise ValueError(f"`--runs` must hold finished runs of experiments; {runs} holds none. {hint}")
     _check_experiments(experiment or [], found, runs)
     records = []
     for drawn in _figures(wanted, experiment or [], found):
-        files = [_save(drawn, out / f"{drawn.name}.{kind}") for kind in kinds]
+        files = [save(drawn, out / f"{drawn.name}.{kind}") for kind in kinds]
         records.append(
             {
                 "name": drawn.name,
@@ -68,7 +71,20 @@ def figure(
     typer.echo(f"wrote {', '.join(str(path) for record in records for path in record['files'])}", err=True)
 
 
-def _kinds(formats: str) -> list[str]:
+def _of_any_run(ids: Sequence[str]) -> str:
+    """A sentence that names `rankrise plot` if a figure is one that it draws; otherwise empty."""
+    from rankrise.view import RUN_FIGURES
+
+    name = next((name for name in ids if name in RUN_FIGURES), "")
+    return f" `rankrise plot {name} RUN` draws {name} of any run." if name else ""
+
+
+def kinds_of(formats: str) -> list[str]:
+    """The kinds of files that `--format` names.
+
+    Raises:
+        typer.BadParameter: A kind is unknown, or there is none.
+    """
     kinds = list(dict.fromkeys(word.strip().lower() for word in formats.split(",") if word.strip()))
     strange = [kind for kind in kinds if kind not in _FORMATS]
     if strange or not kinds:
@@ -115,7 +131,8 @@ def _figures(ids: Sequence[str], experiments: Sequence[str], found: Mapping[str,
     return drawn
 
 
-def _save(figure: "FigureData", path: Path) -> Path:
+def save(figure: "FigureData", path: Path) -> Path:
+    """Write a figure to a file, in the format that the ending of its name says."""
     from rankrise.store import replacing
     from rankrise.view import draw, to_csv
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import rankrise
-from rankrise.cli import _diff, _env, _figure, _list, _lora, _report, _reproduce, _resize, _run, _stages
+from rankrise.cli import _diff, _env, _figure, _list, _lora, _plot, _report, _reproduce, _resize, _run, _show, _stages
 from rankrise.cli._errors import plain_warnings, read_flags, show
 
 app = typer.Typer(
@@ -31,6 +31,8 @@ app.command("run", epilog="Example: rankrise run vit-digits --seed 0-2")(_run.ru
 app.command(
     "figure", epilog="Example: rankrise figure stable_rank_over_training --experiment vit-digits --format svg,csv"
 )(_figure.figure)
+app.command("show", epilog="Example: rankrise show runs/mine --html mine.html")(_show.show)
+app.command("plot", epilog="Example: rankrise plot training_curves runs/mine runs/other --format png")(_plot.plot)
 app.command("report", epilog="Example: rankrise report --runs results/runs --out recorded")(_report.report)
 app.command("stages", epilog="Example: rankrise stages --dim 4 --alpha 1e-32 --log10-alpha -1000000")(_stages.stages)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rankrise.cli._output import folder
-from rankrise.cli._results import exit_if_strict, print_results, require_report, write_results
+from rankrise.cli._results import exit_if_strict, pointer_to_show, print_results, require_report, write_results
 from rankrise.cli._run import Scale
 
 
@@ -29,7 +29,7 @@ def report(
     if not found:
         raise ValueError(
             f"`--runs` must hold finished runs, as runs/<experiment>/<hash>; {runs} holds none. "
-            "Make some: rankrise reproduce"
+            f"{pointer_to_show(runs) or 'Make some: rankrise reproduce'}"
         )
     absent = {} if scale else unread_runs(runs, found)
     results = write_results(found, out, absent=absent, note=lambda text: typer.echo(text, err=True))

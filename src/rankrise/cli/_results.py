@@ -11,6 +11,7 @@ import typer
 
 from rankrise._extras import require
 from rankrise._tables import table
+from rankrise.store import show as printable
 
 if TYPE_CHECKING:
     from rankrise.lab.claims import Verdict
@@ -119,3 +120,17 @@ def count(verdicts: "Sequence[Verdict]") -> str:
     words = {"holds": "hold", "fails": "fail", "not tested": "not tested"}
     found = Counter(str(verdict.verdict) for verdict in verdicts)
     return ", ".join(f"{found[name]} {word}" for name, word in words.items() if found[name])
+
+
+def pointer_to_show(path: Path) -> str:
+    """Sentences that name the commands for a tracker's own runs; empty if a folder holds none."""
+    from rankrise.runs import find_runs
+
+    own = [run for run in find_runs(path) if run.state != "damaged" and not run.data.spec]
+    if not own:
+        return ""
+    name = printable(own[0].folder)
+    return (
+        f"It holds runs of a tracker, which belong to no experiment: `rankrise show {name}` shows one, "
+        f"`rankrise plot training_curves {name}` draws it."
+    )

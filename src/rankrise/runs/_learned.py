@@ -76,7 +76,7 @@ def learned_heads(run: "RunData", *, layer: int | None = None) -> tuple[HeadChan
     ranks = {circuit: curve for circuit in CIRCUITS if (curve := _of_heads(run, "stable_rank", circuit))}
     last = {circuit: _last(curve) for circuit, curve in norms.items()}
     last_ranks = {circuit: _last(curve) for circuit, curve in ranks.items()}
-    shares = np.nanmean([values / (np.nanmean(values) or 1.0) for values in last.values()], axis=0)
+    shares = _mean([values / (_mean(values.ravel()) or 1.0) for values in last.values()])
     some = next(iter(norms.values()))
     found = [
         HeadChange(
@@ -122,6 +122,14 @@ def _of_heads(run: "RunData", quantity: str, circuit: str) -> Curve | None:
         return None
     curve = run.curve(quantity, circuit=circuit)
     return curve if curve.layers and curve.heads and not curve.index else None
+
+
+def _mean(values: "Sequence[Array] | Array") -> Array:
+    """The mean over the first axis of what is finite; NaN, without a warning, where nothing is."""
+    array = np.asarray(values)
+    there = np.isfinite(array)
+    total, count = np.where(there, array, 0.0).sum(0), there.sum(0)
+    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
 
 
 def _last(curve: Curve) -> Array:

@@ -145,7 +145,8 @@ class RunData:
     @property
     def source(self) -> str:
         """How verdicts and figures name the run: experiment and folder."""
-        return f"{self.config.get('experiment', self.folder.parent.name)}/{self.folder.name}"
+        folder = Path(os.path.abspath(self.folder))  # "." has no name
+        return f"{self.config.get('experiment', folder.parent.name)}/{folder.name}"
 
     @cached_property
     def table(self) -> "pa.Table":
@@ -213,6 +214,11 @@ class RunData:
 
         The stages are found by `rankrise.signals.detect_stages` in curves of at least 20 measurements.
         """
+        return self._stages
+
+    @cached_property
+    def _stages(self) -> tuple[RunStage, ...]:
+        """The stages: finding them costs seconds in a long run of many layers."""
         return find_stages(self)
 
     def plot(self, figure: str = "training_curves", **options: Any) -> "Figure":

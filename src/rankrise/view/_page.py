@@ -58,7 +58,7 @@ def policy(scripts: list[str]) -> str:
 
 
 def asset(name: str) -> str:
-    """The text of a file that every page may use: `page.css`, `chart.js` (small charts), `figures.js` (plotly)."""
+    """The text of a file that every page may use: `page.css`, `chart.js` (small charts), `figures.js`, `.css`."""
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 

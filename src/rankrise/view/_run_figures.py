@@ -40,7 +40,7 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
 
     Args:
         runs: Runs by label. The rank of several runs is the mean over all their layers and heads.
-        layer: Of several runs only this layer, counted from 0.
+        layer: Only this layer, counted from 0.
 
     Raises:
         NotMeasurable: A run has no stable ranks, or has no such layer.
@@ -49,14 +49,11 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
     some = next(iter(runs.values()))
     panels = [_losses(runs)] if any(_loss_name(run) for run in runs.values()) else []
     for circuit, words in net.CIRCUITS.items():
-        traces = _by_layer(some, circuit) if is_one else _by_run(runs, circuit, layer)
-        marks = _rises(some, circuit) if is_one else ()
+        traces = _by_layer(some, circuit, layer) if is_one else _by_run(runs, circuit, layer)
+        marks = _rises(some, circuit, layer) if is_one else ()
         panels.append(Panel(words.change, Axis("step", low=0), Axis("stable rank", low=1), traces, marks))
-    whose = (
-        "of each layer, mean over its heads"
-        if is_one
-        else f"mean over the heads of {'all layers' if layer is None else net.layer_name(layer)}"
-    )
+    where = "all layers" if layer is None else net.layer_name(layer)
+    whose = "of each layer, mean over its heads" if is_one and layer is None else f"mean over the heads of {where}"
     return FigureData(
         id="training_curves",
         experiment=some.folder.name if is_one else "compared",
@@ -90,37 +87,49 @@ def _losses(runs: "Mapping[str, RunData]") -> Panel:
     return Panel("loss", Axis("step", low=0), Axis("loss"), tuple(traces), drops)
 
 
-def _by_layer(run: "RunData", circuit: str) -> tuple[Trace, ...]:
+def _by_layer(run: "RunData", circuit: str, only: int | None) -> tuple[Trace, ...]:
     layers, steps, means = layer_means(run, "stable_rank", circuit)
     moved = steps > 0  # at the start nothing has changed
+    named = net.spread_layers(len(layers)) if only is None else [_column(run, layers, only)]
     return tuple(
         Trace(
             numbers(steps[moved]),
             numbers(means[moved, column]),
-            net.layer_name(layer) if column in net.spread_layers(len(layers)) else "",
+            net.layer_name(layer) if column in named else "",
             group=net.layer_name(layer),
             level=net.depth_level(column, len(layers)),
-            at_end=column in net.spread_layers(len(layers)),
+            at_end=column in named,
         )
         for column, layer in enumerate(layers)
+        if only in (None, layer)
     )
+
+
+def _column(run: "RunData", layers: "Sequence[int]", layer: int) -> int:
+    """The place of a layer among those that were measured.
+
+    Raises:
+        NotMeasurable: It is not among them.
+    """
+    if layer not in layers:
+        raise NotMeasurable(f"{run.source} has no layer {layer}; it has {net.layer_ranges(layers)}.")
+    return list(layers).index(layer)
 
 
 def _by_run(runs: "Mapping[str, RunData]", circuit: str, layer: int | None) -> tuple[Trace, ...]:
     traces = []
     for label, run in runs.items():
         layers, steps, means = layer_means(run, "stable_rank", circuit)
-        if layer is not None and layer not in layers:
-            raise NotMeasurable(f"{run.source} has no layer {layer}; it has {net.layer_ranges(layers)}.")
-        chosen = means if layer is None else means[:, [list(layers).index(layer)]]
+        chosen = means if layer is None else means[:, [_column(run, layers, layer)]]
         moved = steps > 0
         y = net.mean_over_heads(chosen[moved], axis=1)
         traces.append(Trace(numbers(steps[moved]), numbers(y), label, group=label))
     return tuple(traces)
 
 
-def _rises(run: "RunData", circuit: str) -> tuple[Mark, ...]:
-    return tuple(Mark(stage.step) for stage in run.stages() if stage.kind == "rank" and stage.circuit == circuit)
+def _rises(run: "RunData", circuit: str, layer: int | None) -> tuple[Mark, ...]:
+    rises = [stage for stage in run.stages() if stage.kind == "rank" and stage.circuit == circuit]
+    return tuple(Mark(stage.step) for stage in rises if layer in (None, stage.layer))
 
 
 RUN_FIGURES = {
@@ -167,7 +176,7 @@ def figure_of_run(figure_id: str, run: "RunData", **options: Any) -> FigureData:
         ValueError: The figure or an option is unknown.
         NotMeasurable: The run lacks what the figure shows; or the figure compares runs.
     """
-    figure = _find(figure_id)
+    figure = check_run_figure(figure_id)
     if figure.of == "scales":
         raise NotMeasurable(
             f"`{figure_id}` compares runs of several initial scales; got one run. Pass runs whose `config` has "
@@ -193,7 +202,7 @@ def figure_of_comparison(figure_id: str, comparison: "Comparison", **options: An
         ValueError: The figure or an option is unknown.
         NotMeasurable: The figure shows one run only, or the runs lack what it shows.
     """
-    figure = _find(figure_id)
+    figure = check_run_figure(figure_id)
     runs = {label: type(run)(run.folder, skip_broken_steps=True) for label, run in comparison.runs.items()}
     if figure.of == "several":
         return _built(figure_id, figure, runs, options)
@@ -229,7 +238,15 @@ def _built(figure_id: str, figure: RunFigure, runs: object, options: Mapping[str
     return figure.build(runs, **options)
 
 
-def _find(figure_id: str) -> RunFigure:
+def check_run_figure(figure_id: str) -> RunFigure:
+    """The figure of a name.
+
+    Raises:
+        ValueError: There is no such figure; the message lists all and ends with the nearest one.
+
+    >>> check_run_figure("training_curves").of
+    'several'
+    """
     if figure_id in RUN_FIGURES:
         return RUN_FIGURES[figure_id]
     hint = did_you_mean(figure_id, RUN_FIGURES)

@@ -58,7 +58,7 @@ def write_report(
     pictures = [None if plotly else _inline(svg.read_text(encoding="utf-8")) for svg, _, _ in saved]
     page = render(
         _ASSETS / "report.html",
-        styles=(asset("page.css"), (_ASSETS / "report.css").read_text(encoding="utf-8")),
+        styles=(asset("page.css"), asset("figures.css"), (_ASSETS / "report.css").read_text(encoding="utf-8")),
         scripts=() if plotly is None else (plotly, asset("figures.js")),
         data={"figures": [figure_json(figure) for figure in figures], "ramps": colour_ramps()} if plotly else None,
         title=title,
