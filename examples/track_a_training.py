@@ -2,13 +2,12 @@
 
     python examples/track_a_training.py
 
-Prints, for a few steps, the loss and the mean stable rank of what its heads have learned; the run directory stays in
-`runs/reverse` and can be read with `rankrise.load_run`.
+Prints, for a few steps, the loss and the mean stable rank of what its heads have learned. The run directory stays in
+`runs/reverse`: `rankrise show runs/reverse` tells more, `rankrise plot training_curves runs/reverse` draws it.
 """
 
 import shutil
 
-import pyarrow.compute as pc
 import torch
 from torch import nn
 
@@ -32,7 +31,7 @@ with torch.no_grad():  # small weights: the regime of the paper
 optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
 
 shutil.rmtree("runs/reverse", ignore_errors=True)
-with rr.RankTracker(model, out="runs/reverse", every=20, spectra=100) as tracker:
+with rr.RankTracker(model, out="runs/reverse", every=5, spectra=50) as tracker:
     for step in range(1, 201):
         x = torch.randint(tokens, (64, length))
         logits = model["head"](model["encoder"](model["embed"](x) + position))
@@ -42,11 +41,9 @@ with rr.RankTracker(model, out="runs/reverse", every=20, spectra=100) as tracker
         optimiser.zero_grad()
         tracker.step(step, loss=loss)
 
-table = rr.load_run("runs/reverse")
+run = rr.open_run("runs/reverse")
+print(run)
 print("step   loss   stable rank of Δ(W_K W_Qᵀ), of Δ(W_V W_Oᵀ): mean over heads")
-for step in range(20, 201, 20):
-    now = table.filter(pc.field("step") == step)
-    loss = now.filter(pc.field("quantity") == "loss")["value"][0].as_py()
-    ranks = now.filter((pc.field("quantity") == "stable_rank") & (pc.field("head") >= 0))
-    kq, vo = (pc.mean(ranks.filter(pc.field("circuit") == c)["value"]).as_py() for c in ("kq", "vo"))
-    print(f"{step:4d} {loss:6.3f} {kq:13.2f} {vo:20.2f}")
+loss, kq, vo = run.curve("loss"), run.curve("stable_rank", circuit="kq"), run.curve("stable_rank", circuit="vo")
+for step, kq_rank, vo_rank in list(zip(kq.steps, kq.mean(), vo.mean(), strict=True))[3::4]:
+    print(f"{step:4.0f} {loss.values[loss.steps == step][0]:6.3f} {kq_rank:13.2f} {vo_rank:20.2f}")
