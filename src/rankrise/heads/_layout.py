@@ -8,8 +8,9 @@ Names are never joined as strings: a pattern is matched against every name, and 
 weights belong together.
 """
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,9 +96,12 @@ class Layout:
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"`{field}` must be a positive integer; got {value!r}.")
 
-    def find(self, names: Iterable[str]) -> list[dict[str, str]]:
+    def find(self, names: Collection[str]) -> list[dict[str, str]]:
         """For every layer whose weights are all among `names`: role (and "norm", if it is there) to name."""
         found: dict[str, dict[str, str]] = {}
+        end = self.q.partition("{layer}")[2].removeprefix(".")
+        if not any(name.endswith(end) for name in names):
+            return []  # as for nearly every row of the table; the expressions below take far longer
         patterns = {key: _regex(pattern) for key in _KEYS if (pattern := getattr(self, key)) is not None}
         for name in names:
             for key, pattern in patterns.items():
@@ -133,6 +137,7 @@ _CHOICES: Mapping[str, tuple[str | None, ...]] = {
 }
 
 
+@functools.cache
 def _regex(pattern: str) -> re.Pattern[str]:
     before, after = (re.escape(part) for part in pattern.split("{layer}"))
     if not before and after.startswith(r"\."):

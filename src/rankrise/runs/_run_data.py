@@ -333,7 +333,9 @@ class RunData:
             if names.tolist() == [-1]:  # a whole matrix has no head, and one outside the blocks has no layer
                 continue
             wanted = (model.get(f"num_{word}s") if isinstance(model, Mapping) else None) or int(names[-1]) + 1
-            if type(wanted) is not int or wanted != len(names) or names[0] != 0 or names[-1] != wanted - 1:
+            if type(wanted) is not int or abs(wanted) > 2**31:
+                raise NotMeasurable(f"{self.source} must have a count as `num_{word}s` in its spec; it has not.")
+            if wanted != len(names) or names[0] != 0 or names[-1] != wanted - 1:
                 raise NotMeasurable(f"{self.source} has {what} of {len(names)} of {wanted} {word}s: run it again.")
         there |= self._beyond(*there.shape[1:3])[None, :, :, None]
         if not is_whole(there, gaps):
