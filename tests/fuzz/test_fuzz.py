@@ -25,7 +25,7 @@ def test_changed_files_are_read_or_refused(tmp_path, name):
     read = Reader(form, tmp_path)
     assert read(valid)
 
-    @settings(max_examples=4 if name in OF_RUNS else 15, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=2 if name in OF_RUNS else 8, suppress_health_check=list(HealthCheck), database=None)
     @given(random=st.randoms(use_true_random=True))
     def attempt(random):
         read(form.mutate(valid, random, valid))

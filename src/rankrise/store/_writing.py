@@ -82,9 +82,11 @@ class Run:
         try:
             self._stream.append(block)
         except BaseException:  # an interrupt loses the block too
-            self._count_lost(0 if is_late else 1)
+            if not is_late:
+                self._count_lost(1)
             raise
-        self._count_lost(-1 if is_late else 0)
+        if is_late:
+            self._count_lost(-1)
         if sync:
             self._stream.sync()
 
