@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rankrise.runs._run_data import RunData
 
 CIRCUITS = ("kq", "vo")
-_MOST_SAMPLES = 200  # of a curve whose stages are looked for: the search costs the square of this
+_MOST_SAMPLES = 100  # of a curve whose stages are looked for: the search costs the square of this
 _MIN_RISE = 0.25  # of a rank: smaller steps are drift, not a direction more
 
 

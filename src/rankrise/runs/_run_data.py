@@ -153,6 +153,11 @@ class RunData:
         """The long table, one number a row."""
         return load_run(self.folder)
 
+    @cached_property
+    def _curves(self) -> dict[tuple[object, ...], Curve]:
+        """The curves that were read before: heads, stages and the overview ask for the same ones."""
+        return {}
+
     def to_pandas(self) -> "pandas.DataFrame":
         """The long table as a pandas frame, where pandas is installed."""
         _need("pandas")
@@ -196,7 +201,12 @@ class RunData:
         >>> curve.values.shape, curve.heads
         ((1, 2), (0, 1))
         """
-        return read_curve(self.table, quantity, circuit=circuit, layer=layer, head=head, source=self.source)
+        key = (quantity, circuit, layer, head)
+        if key not in self._curves:
+            self._curves[key] = read_curve(
+                self.table, quantity, circuit=circuit, layer=layer, head=head, source=self.source
+            )
+        return self._curves[key]
 
     def heads(self, *, layer: int | None = None) -> tuple[HeadChange, ...]:
         """The heads from the one that learned most, by the size of their change.
