@@ -166,6 +166,7 @@ def imported(path):
 def test_the_package_imports_only_what_it_or_an_extra_brings():
     brought = {"torch", "numpy", "scipy", "safetensors", "pyarrow", "typer", "rich", "rankrise", *_EXTRAS}
     brought |= {"markupsafe", "triton"}  # of jinja2 and of torch
+    brought |= {"pandas", "polars"}  # of the user; `to_pandas` and `to_polars` of a run say so in a sentence
     found = {
         (name.partition(".")[0], path.name)
         for path in (ROOT / "src").rglob("*.py")

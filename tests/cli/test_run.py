@@ -41,7 +41,7 @@ def test_result_on_stdout_and_the_rest_on_stderr(rankrise, tmp_path):
     lines = done.stdout.splitlines()
     assert re.fullmatch(rf"{NAME}/{HASH}, seed 0: step 8, train loss \S+, train accuracy \S+%, .*%", lines[0])
     assert lines[1] == "stable rank of the change, mean over heads:"
-    assert lines[2].split() == ["circuit", "layer", "1", "layer", "2"]
+    assert lines[2].split() == ["circuit", "layer", "0", "layer", "1"]
     assert [line.split()[0] for line in lines[3:]] == ["kq", "vo"]
     errors = done.stderr.splitlines()
     assert errors[0] == f"{NAME}/{HASH}: new, in runs/{NAME}/{HASH}"
