@@ -30,8 +30,8 @@ _HEAD_BYTES = 2**16
 Rows = list[dict[str, object]]
 Label = Callable[[int], str]
 _UNREADABLE = (  # what `zipfile` and numpy raise for a file that is no .npz
-    OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError, zlib.error, zipfile.BadZipFile,
-    tokenize.TokenError,
+    OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError, MemoryError, zlib.error,
+    zipfile.BadZipFile, tokenize.TokenError,
 )  # fmt: skip
 
 
@@ -192,6 +192,8 @@ def _member(archive: zipfile.ZipFile, name: str, num_file_bytes: int) -> str:
     shape, _, dtype = read_header[np.lib.format.read_magic(head)](head)
     if dtype.kind not in "fiub":
         raise TypeError(f"{name} holds {dtype}, not real numbers")
+    if min(shape, default=0) < 0:  # two negative sizes would multiply to few numbers, and numpy would wrap them around
+        raise ValueError(f"{name} has the shape {shape}")
     num_bytes, most = 8 * math.prod(shape), max(MOST_BYTES.value(), 8 * num_file_bytes)
     if num_bytes > most:
         raise ValueError(f"{name} unpacks to {num_bytes} bytes, more than {most}. {MOST_BYTES.remedy}")
