@@ -88,12 +88,9 @@ def opened(path: Path) -> "list[RunData]":
 
 
 def _print_list(runs: "Sequence[RunData]") -> None:
-    from rankrise.runs import headline
-
     for run in runs:
         try:
-            about = headline(run.overview()).removeprefix(f"{run.source}: ")
-            typer.echo(printable(f"{run.folder}  {about}"))
+            typer.echo(printable(f"{run.folder}  {run.overview().progress}"))
         except (OSError, ValueError) as error:
             typer.echo(f"{printable(run.folder)}  damaged: {sentence(error)}")
     typer.echo(f"\n{len(runs)} runs. To see one: rankrise show {printable(runs[0].folder)}")

@@ -69,6 +69,21 @@ class Overview:
     stages: tuple[RunStage, ...]
     notes: tuple[str, ...]
 
+    @property
+    def progress(self) -> str:
+        """What was tracked and how far it is, in words that do not name the run.
+
+        >>> Overview("mine", "running", 2, (4, 4), 0, 400, 10, 0.5, (), (), ()).progress
+        'running, 2 layers × 4 heads, steps 0 to 400, loss 0.5'
+        """
+        low, high = self.num_heads
+        heads = f"{low}" if low == high else f"{low} to {high}"
+        plural = "" if self.num_layers == 1 else "s"
+        what = f"{self.num_layers} layer{plural} × {heads} heads" if self.num_layers else "no attention tracked"
+        steps = f"steps {self.first_step} to {self.last_step}" if self.last_step >= 0 else "nothing recorded yet"
+        loss = f", loss {self.loss:.4g}" if np.isfinite(self.loss) else ""
+        return f"{self.state}, {what}, {steps}{loss}"
+
 
 def overview(run: "RunData") -> Overview:
     """Gather the overview of a run; what was not measured is left empty."""
@@ -148,18 +163,12 @@ def _mean(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float:
 
 
 def headline(found: Overview) -> str:
-    """What was tracked and how far it is, in one line.
+    """The name of the run, what was tracked and how far it is, in one line.
 
     >>> headline(Overview("mine", "running", 2, (4, 4), 0, 400, 10, 0.5, (), (), ()))
     'mine: running, 2 layers × 4 heads, steps 0 to 400, loss 0.5'
     """
-    low, high = found.num_heads
-    heads = f"{low}" if low == high else f"{low} to {high}"
-    plural = "" if found.num_layers == 1 else "s"
-    what = f"{found.num_layers} layer{plural} × {heads} heads" if found.num_layers else "no attention tracked"
-    steps = f"steps {found.first_step} to {found.last_step}" if found.last_step >= 0 else "nothing recorded yet"
-    loss = f", loss {found.loss:.4g}" if np.isfinite(found.loss) else ""
-    return f"{found.source}: {found.state}, {what}, {steps}{loss}"
+    return f"{found.source}: {found.progress}"
 
 
 def overview_text(found: Overview) -> str:

@@ -141,6 +141,8 @@ class FigureData:
         order: A scale of colours for all panels.
         run: What was run, in words without a full stop; empty if it is not said.
         control: How a page lets the reader go through the ordered curves; None if it does not.
+        row_names: What all panels of a row show, such as a circuit, for each row; empty if a row has no such thing.
+        col_names: What all panels of a column show, such as a layer, for each column; empty if there is no such thing.
     """
 
     id: str
@@ -154,6 +156,8 @@ class FigureData:
     order: Order | None = None
     run: str = ""
     control: Control | None = None
+    row_names: tuple[str, ...] = ()
+    col_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         used = sum(panel.span for panel in self.panels)

@@ -22,6 +22,8 @@ def figure_json(figure: FigureData) -> dict[str, Any]:
         "id": figure.id,
         "title": figure.title,
         "cols": figure.cols,
+        "rowNames": figure.row_names,
+        "colNames": figure.col_names,
         "panels": [_panel(panel, found) for panel in figure.panels],
         "levels": _levels(figure) if control else [],
         "control": None if control is None else {"label": control.label, "play": control.is_film},

@@ -185,8 +185,7 @@ def figure_of_run(figure_id: str, run: "RunData", **options: Any) -> FigureData:
     whole = type(run)(run.folder, skip_broken_steps=True)
     if figure.of == "several":
         return _built(figure_id, figure, {run.source: whole}, options)
-    about = headline(run.overview()).removeprefix(f"{run.source}: ")
-    words = {"name": run.folder.name, "network": run.source, "about": about}
+    words = {"name": run.folder.name, "network": run.source, "about": run.overview().progress}
     return _built(figure_id, figure, [whole], words | options)
 
 

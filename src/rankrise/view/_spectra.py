@@ -63,6 +63,8 @@ def spectrum_over_training(
         sources=tuple(run.source for run in runs),
         order=Order(unit, tuple((levels[i], _short(times[i])) for i in shown)),
         control=Control(unit, is_film=True),
+        row_names=tuple(circuit.short for circuit in net.CIRCUITS.values()),
+        col_names=tuple(net.layer_name(layer) for layer in layers),
     )
 
 

@@ -53,9 +53,8 @@
   const time = by("time");
   time.max = film.levels.length - 1;
   time.value = film.levels.length - 1;
-  const layers = [...new Set(film.panels.map((panel) => panel.title.split(",")[0]))];
-  layers.forEach((name, i) => by("layer").append(new Option(name.replace("layer ", ""), String(i))));
-  by("layer").value = String(layers.length - 1);
+  film.colNames.forEach((name, i) => by("layer").append(new Option(name, String(i))));
+  by("layer").value = String(film.colNames.length - 1);
   const bars = (panel) => {
     const now = panel.traces.find((trace) => trace.level && trace.group === film.levels[Number(time.value)]);
     const init = panel.traces.find((trace) => !trace.level);
@@ -64,16 +63,15 @@
       { kind: "line", x: init.x, y: init.y, colour: variable("--soft"), dash: "5 4", width: 1.6 },
     ];
   };
-  const half = film.panels.length / 2;
-  for (const circuit of [0, 1]) {
-    const panel = () => film.panels[circuit * half + Number(by("layer").value)];
-    const first = film.panels[circuit * half];
-    const box = addBox(by("spectra"), `spectrum-${circuit}`, `Spectrum of the change, ${first.title.split(", ")[1]}`);
+  film.rowNames.forEach((name, circuit) => {
+    const panel = () => film.panels[circuit * film.cols + Number(by("layer").value)];
+    const first = film.panels[circuit * film.cols];
+    const box = addBox(by("spectra"), `spectrum-${circuit}`, `Spectrum of the change, ${name}`);
     charts.push(new Chart(box, {
-      title: first.title.split(", ")[1], xLabel: "singular value, from the largest", x: [0.4, first.traces[0].x.length + 0.6], y: [0, 1],
+      title: name, xLabel: "singular value, from the largest", x: [0.4, first.traces[0].x.length + 0.6], y: [0, 1],
       draw: () => bars(panel()),
     }));
-  }
+  });
 
   const say = (input, output, text) => {
     by(output).textContent = text;
