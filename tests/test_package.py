@@ -141,6 +141,45 @@ def test_decisions_from_prose_are_seen(use, is_decision):
     assert bool(list(decisions_from_prose(program))) == is_decision
 
 
+def ladders_over_kinds(program):
+    """Lines where a program asks of which kind a spec is by its type, in place of asking its kind."""
+    is_of_a_kind = re.compile(r"\b(?!NamedSpec\b|Spec\b)[A-Z]\w*(Spec|Kind)\b")
+    for node in ast.walk(ast.parse(program)):
+        asked = []
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked = node.args[1:]
+        elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node.left):
+            asked = node.comparators
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        if any(is_of_a_kind.search(ast.unparse(one)) for one in asked):
+            yield node.lineno
+
+
+def test_only_the_kinds_know_their_specs_by_type():
+    kinds = ROOT / "src" / "rankrise" / "lab" / "experiments" / "kinds"
+    others = [path for path in SOURCES if kinds not in path.parents]
+    found = [f"{path.relative_to(ROOT)}:{n}" for path in others for n in ladders_over_kinds(path.read_text())]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("program", "is_ladder"),
+    [
+        ("isinstance(spec, TrainingSpec)", True),
+        ("isinstance(spec, FlowSpec | StagesSpec)", True),
+        ("type(spec) is kinds.FlowSpec", True),
+        ("match spec:\n case FlowSpec():\n  pass", True),
+        ("isinstance(kind, TrainingKind)", True),
+        ("isinstance(what, NamedSpec)", False),
+        ("isinstance(what, Spec)", False),
+        ("kind_of(spec).is_network", False),
+    ],
+)
+def test_ladders_over_kinds_are_seen(program, is_ladder):
+    assert bool(list(ladders_over_kinds(program))) == is_ladder
+
+
 def public_names(package):
     module = __import__(f"rankrise.{package}", fromlist=["_"])
     return sorted(n for n in dir(module) if not n.startswith("_") and hasattr(getattr(module, n), "__module__"))

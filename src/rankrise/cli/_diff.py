@@ -64,13 +64,13 @@ def diff(
     for step, preflight in zip(plan.steps, plan.preflights, strict=True):
         if preflight.renamed:
             typer.echo(f"{show(step.path.name)}: {'; '.join(preflight.renamed)}", err=True)
-    with _progress() as show_progress:
+    with _progress_bar() as show_progress:
         found = ck.diff(plan, heads=heads, num_heads=num_heads, summary=summary, device=device, on_module=show_progress)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
     else:
         typer.echo(ck.diff_text(found, everything=everything))
-    _write(found, parquet, html)
+    _write_files(found, parquet, html)
 
 
 def existing(*paths: Path) -> None:
@@ -85,7 +85,7 @@ def existing(*paths: Path) -> None:
             raise FileNotFoundError(f"{name} does not exist.")
 
 
-def _write(found: "Diff", parquet: Path | None, html: Path | None) -> None:
+def _write_files(found: "Diff", parquet: Path | None, html: Path | None) -> None:
     written = []
     if parquet is not None:
         found.write_parquet(parquet)
@@ -117,7 +117,7 @@ def _show_plan(plan: "Plan", as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _progress() -> "Iterator[Callable[[Progress], None]]":
+def _progress_bar() -> "Iterator[Callable[[Progress], None]]":
     """Show on stderr which weight is read and how long the rest will take: a bar on a terminal, else lines."""
     if not sys.stderr.isatty():
         report = progress()

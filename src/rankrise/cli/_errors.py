@@ -31,7 +31,7 @@ def sentence(error: BaseException | str) -> str:
     return printable(" ".join(str(error).split())) or type(error).__name__
 
 
-def show(error: BaseException, *, about: str = "") -> None:
+def print_error(error: BaseException, *, about: str = "") -> None:
     """Say on stderr what failed."""
     if _is_debugging:
         traceback.print_exception(error)

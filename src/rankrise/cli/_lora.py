@@ -92,12 +92,12 @@ def show_extraction(done: "Extraction", *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(done.to_json(), indent=1, allow_nan=False))
     else:
-        typer.echo(_text(done))
+        typer.echo(_extraction_text(done))
     if done.out is not None:
         typer.echo(f"wrote {done.out} ({done.num_bytes / 1e6:.3g} MB)", err=True)
 
 
-def _text(done: "Extraction") -> str:
+def _extraction_text(done: "Extraction") -> str:
     from rankrise.checkpoints.files import show
 
     *lines, training = _advice_lines(done.advice, done.errors)

@@ -10,7 +10,7 @@ import typer
 
 import rankrise
 from rankrise.cli import _diff, _env, _figure, _list, _lora, _plot, _report, _reproduce, _resize, _run, _show, _stages
-from rankrise.cli._errors import plain_warnings, read_flags, show
+from rankrise.cli._errors import plain_warnings, print_error, read_flags
 
 app = typer.Typer(
     name="rankrise",
@@ -69,7 +69,7 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        show(error)
+        print_error(error)
         sys.exit(1)
 
 

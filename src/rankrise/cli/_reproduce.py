@@ -93,7 +93,9 @@ def _carry_out(plan: "Reproduction", runs: Path, out: Path, device: str | None, 
     if any(attempt.fate == "full" for attempt in attempts):
         raise OSError(f"The disk of {runs} is full: make room, and run the same command again to go on.")
     results = write_results(plan.finished(), out, absent=_absent(plan, attempts), note=watch.note)
-    print_results(results, as_json=as_json, more={"scale": plan.scale, "runs": [_record(a.run, a) for a in attempts]})
+    print_results(
+        results, as_json=as_json, more={"scale": plan.scale, "runs": [_attempt_record(a.run, a) for a in attempts]}
+    )
     failed = [f"{a.run.name}/{a.run.hash}" for a in attempts if a.fate in ("failed", "diverged")]
     if failed:
         what = f"{failed[0]} has" if len(failed) == 1 else f"{len(failed)} runs have"
@@ -146,7 +148,7 @@ def _problems(plan: "Reproduction") -> dict[str, list[str]]:
     return found
 
 
-def _record(run: "PlannedRun", attempt: "Attempt | None" = None) -> dict[str, Any]:
+def _attempt_record(run: "PlannedRun", attempt: "Attempt | None" = None) -> dict[str, Any]:
     record = {"name": run.name, "hash": run.hash, "seed": run.spec.seed, "folder": str(run.folder)}
     if attempt is None:
         return {**record, "would be": _fate(run), "problem": run.problem}
@@ -160,7 +162,7 @@ def _print_plan(plan: "Reproduction", out: Path, device: str | None, as_json: bo
         record = {
             "scale": plan.scale,
             "estimated_seconds": round(estimate_seconds(plan.runs, out=out, device=device)),
-            "runs": [_record(run) for run in plan.runs],
+            "runs": [_attempt_record(run) for run in plan.runs],
             "by hand": dict(plan.by_hand),
         }
         typer.echo(json.dumps(record, indent=1))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rankrise._tables import table
-from rankrise.cli._errors import is_main_process, show
+from rankrise.cli._errors import is_main_process, print_error
 
 if TYPE_CHECKING:
     from rankrise.lab.experiments import PlannedRun, RunReport
@@ -44,7 +44,7 @@ def run_plans(plans: "Sequence[PlannedRun]", *, device: str | None, as_json: boo
         except Exception as error:
             failed.append(label)
             if is_main:
-                show(error, about=label)
+                print_error(error, about=label)
             continue
         reports.append(report)
         if is_main and not as_json:

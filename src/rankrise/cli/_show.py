@@ -54,7 +54,7 @@ def show(
     elif is_list:
         _print_list(found)
     else:
-        typer.echo("\n\n".join(_text(summary) for summary in summaries))
+        typer.echo("\n\n".join(_run_text(summary) for summary in summaries))
         if len(summaries) > 1:
             labels = compare(found).runs
             _print_comparison(dict(zip(labels, summaries, strict=True)))
@@ -96,7 +96,7 @@ def _print_list(runs: "Sequence[RunData]") -> None:
     typer.echo(f"\n{len(runs)} runs. To see one: rankrise show {printable(runs[0].folder)}")
 
 
-def _text(summary: "RunSummary") -> str:
+def _run_text(summary: "RunSummary") -> str:
     """What is known of a run, as paragraphs of plain text."""
     from rankrise.view import ENERGY
 

@@ -100,7 +100,7 @@ def stages(
     else:
         _print(record, found.status.remedy)
     if out is not None:
-        _write(out, record)
+        _write_json(out, record)
         typer.echo(f"wrote {out / 'stages.json'}, stages.csv" + (", times.csv" if time_rows else ""), err=True)
 
 
@@ -305,7 +305,7 @@ def _json(record: Mapping[str, object]) -> str:
     return json.dumps(strict(record), indent=1, allow_nan=False)
 
 
-def _write(out: Path, record: Mapping[str, object]) -> None:
+def _write_json(out: Path, record: Mapping[str, object]) -> None:
     from rankrise.store import environment, replacing
 
     full = {**record, "command": _command(sys.argv[1:]), "environment": environment()}

@@ -76,7 +76,7 @@ def learned_heads(run: "RunData", *, layer: int | None = None) -> tuple[HeadChan
     ranks = {circuit: curve for circuit in CIRCUITS if (curve := _of_heads(run, "stable_rank", circuit))}
     last = {circuit: _last(curve) for circuit, curve in norms.items()}
     last_ranks = {circuit: _last(curve) for circuit, curve in ranks.items()}
-    shares = _mean([values / (_mean(values.ravel()) or 1.0) for values in last.values()])
+    shares = _mean_over_first([values / (_mean_over_first(values.ravel()) or 1.0) for values in last.values()])
     some = next(iter(norms.values()))
     found = [
         HeadChange(
@@ -124,7 +124,7 @@ def _of_heads(run: "RunData", quantity: str, circuit: str) -> Curve | None:
     return curve if curve.layers and curve.heads and not curve.index else None
 
 
-def _mean(values: "Sequence[Array] | Array") -> Array:
+def _mean_over_first(values: "Sequence[Array] | Array") -> Array:
     """The mean over the first axis of what is finite; NaN, without a warning, where nothing is."""
     array = np.asarray(values)
     there = np.isfinite(array)

@@ -150,14 +150,14 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     row = np.asarray(values, dtype=np.float64)
     if len(row) > width:
         edges = np.linspace(0, len(row), width + 1).astype(int)
-        row = np.array([_mean(row[a:b]) for a, b in itertools.pairwise(edges)])
+        row = np.array([_mean_of_finite(row[a:b]) for a, b in itertools.pairwise(edges)])
     there = row[np.isfinite(row)]
     low, span = (there.min(), np.ptp(there)) if len(there) else (0.0, 0.0)
     places = [(value - low) / span * (len(_BARS) - 1) if span else 0.0 for value in row]
     return "".join(" " if np.isnan(place) else _BARS[round(place)] for place in places)
 
 
-def _mean(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float:
+def _mean_of_finite(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float:
     there = values[np.isfinite(values)]
     return float(there.mean()) if len(there) else float("nan")
 

@@ -135,7 +135,7 @@ def _as_manifest(record: object, where: str) -> Manifest:
     version = record.get("schema_version") if isinstance(record, dict) else None
     if not isinstance(record, dict) or type(version) is not int or version != SCHEMA_VERSION:
         raise UntrustedInputError(
-            f"{where} must have schema_version {SCHEMA_VERSION}, the one this rankrise reads; got {_short(version)}. "
+            f"{where} must have schema_version {SCHEMA_VERSION}, the one this rankrise reads; got {_escaped(version)}. "
             "Read the run with the rankrise that wrote it."
         )
     problem = _manifest_problem(record)
@@ -144,7 +144,7 @@ def _as_manifest(record: object, where: str) -> Manifest:
     for name in record["files"]:
         if not is_inside(name):
             raise UntrustedInputError(
-                f"{where} must name files inside the run; got {_short(name)}. Do not trust this run."
+                f"{where} must name files inside the run; got {_escaped(name)}. Do not trust this run."
             )
     return Manifest(**record)
 
@@ -153,17 +153,17 @@ def _manifest_problem(record: Mapping[str, Any]) -> str:
     """Return which entry has another type than `Manifest` says; empty if all types are right."""
     unknown = [key for key in record if key not in {f.name for f in fields(Manifest)}]
     if unknown:
-        return f"it has the entry {_short(unknown[0])}"
+        return f"it has the entry {_escaped(unknown[0])}"
     state, files, is_thin = record.get("state"), record.get("files"), record.get("is_thin", False)
     num_rows, lost = record.get("num_rows"), record.get("num_lost_blocks", 0)
     if state not in ("running", "sealed"):
-        return f"its state is {_short(state)}"
+        return f"its state is {_escaped(state)}"
     if not isinstance(files, dict) or not all(isinstance(checksum, str) for checksum in files.values()):
         return "its files have no checksums"
     if type(num_rows) not in (int, type(None)) or type(lost) is not int:
-        return f"its counts are {_short(num_rows)} and {_short(lost)}"
+        return f"its counts are {_escaped(num_rows)} and {_escaped(lost)}"
     if type(is_thin) is not bool or (is_thin and state != "sealed"):
-        return f"it is {state} and is_thin is {_short(is_thin)}"
+        return f"it is {state} and is_thin is {_escaped(is_thin)}"
     missing = [name for name in (THIN if is_thin else REQUIRED) if name not in files]
     return f"it does not list {missing[0]}" if missing else ""
 
@@ -171,19 +171,19 @@ def _manifest_problem(record: Mapping[str, Any]) -> str:
 def _spec_problem(spec: object) -> str:
     """Return which entry is not as the tracker writes it; empty if all entries are."""
     if not isinstance(spec, dict):
-        return f"it is {_short(spec)}"
+        return f"it is {_escaped(spec)}"
     wrong = [key for key, kind in _SPEC.items() if key in spec and type(spec[key]) is not kind]
     if wrong:
-        return f"its {wrong[0]} is {_short(spec[wrong[0]])}"
+        return f"its {wrong[0]} is {_escaped(spec[wrong[0]])}"
     for layer in spec.get("layers", []):
         if not isinstance(layer, dict):
-            return f"a layer is {_short(layer)}"
+            return f"a layer is {_escaped(layer)}"
         wrong = [key for key, kind in _LAYER.items() if type(layer.get(key)) is not kind]
         if wrong:
-            return f"the {wrong[0]} of a layer is {_short(layer.get(wrong[0]))}"
+            return f"the {wrong[0]} of a layer is {_escaped(layer.get(wrong[0]))}"
         for role, view in layer["views"].items():
             if not _is_view(view):
-                return f"the view {_short(role)} of layer {layer['index']} is {_short(view)}"
+                return f"the view {_escaped(role)} of layer {layer['index']} is {_escaped(view)}"
     return ""
 
 
@@ -214,7 +214,7 @@ def _is_shallow(value: object) -> bool:
     return False
 
 
-def _short(value: object) -> str:
+def _escaped(value: object) -> str:
     """Return a value for a message: escaped and shortened."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

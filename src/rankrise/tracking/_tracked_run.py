@@ -241,7 +241,7 @@ def _layers(layers: Sequence[AttentionLayer], names: Mapping[str, str] | None = 
             "name": layer.name,
             "num_heads": layer.num_heads,
             "head_dim": layer.head_dim,
-            "views": {role: _view(view, names or {}) for role, view in layer.roles.items()},
+            "views": {role: _view_record(view, names or {}) for role, view in layer.roles.items()},
         }
         for layer in layers
     ]
@@ -262,7 +262,7 @@ def _linear(weights: Sequence[LinearWeight], names: Mapping[str, str]) -> list[d
     return plain
 
 
-def _view(view: WeightView, names: Mapping[str, str]) -> dict[str, Any]:
+def _view_record(view: WeightView, names: Mapping[str, str]) -> dict[str, Any]:
     record = {key: value for key, value in asdict(view).items() if value is not None or key == "norm"}
     del record["role"]
     down = record.get("down")

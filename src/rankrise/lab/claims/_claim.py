@@ -180,3 +180,12 @@ def listed(values: Array, form: str = ".2f") -> str:
     '1.00, 2.50'
     """
     return ", ".join(format(float(value), form) for value in values)
+
+
+def all_layers(num: int) -> str:
+    """The layers that a list of numbers is of, for the beginning of a sentence; layers count from 0.
+
+    >>> all_layers(6)
+    'Layers 0-5'
+    """
+    return f"Layers 0-{num - 1}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rankrise.lab.claims._claim import Bound, Finding, Predicate, listed, predicate
+from rankrise.lab.claims._claim import Bound, Finding, Predicate, all_layers, listed, predicate
 from rankrise.lab.claims._networks import final_ranks, parts, rank_curves
 from rankrise.lab.experiments import family_members, scale_family
 from rankrise.runs import RunData, rank_correlation
@@ -40,7 +40,7 @@ def ordered_pairs(*runs: RunData, circuit: str) -> Finding:
     family = sorted(runs, key=scale_of, reverse=True)
     ranks = np.stack([final_ranks(run, circuit) for run in family])
     detail = "; ".join(f"scale {scale_of(run):g}: {listed(row)}" for run, row in zip(family, ranks, strict=True))
-    return Finding(float((ranks[1:] < ranks[:-1]).mean()), f"Layers 1-{ranks.shape[1]}, {detail}.", parts(runs[0]))
+    return Finding(float((ranks[1:] < ranks[:-1]).mean()), f"{all_layers(ranks.shape[1])}, {detail}.", parts(runs[0]))
 
 
 def ends_apart(*runs: RunData, circuit: str) -> Finding:
@@ -48,7 +48,7 @@ def ends_apart(*runs: RunData, circuit: str) -> Finding:
     family = sorted(runs, key=scale_of, reverse=True)
     large, small = final_ranks(family[0], circuit), final_ranks(family[-1], circuit)
     scales = [f"{scale_of(run):g}" for run in (family[0], family[-1])]
-    detail = f"Layers 1-{len(large)}: {listed(large)} at {scales[0]}, {listed(small)} at {scales[1]}."
+    detail = f"{all_layers(len(large))}: {listed(large)} at {scales[0]}, {listed(small)} at {scales[1]}."
     return Finding(float((large / small).min()), detail, parts(runs[0]))
 
 

@@ -161,7 +161,7 @@ def describe_claims() -> str:
         "is given beside it, with ? where the interval contains the bound: more seeds could turn the verdict. A claim",
         "that something is always so, of all stages and all tasks, would be averaged away by that: its number is that",
         "of the *worst seed*, it has no interval, and one seed that contradicts it is enough. Heads and layers of one",
-        "network are not independent: they never count as repeats. Layers count from 1. Where a number or a bound is",
+        "network are not independent: they never count as repeats. Layers count from 0. Where a number or a bound is",
         "known to be chosen after a look at runs, it says so; of the bounds of networks no record was kept. The page",
         "is made by `describe_claims()`, and a test compares the two.",
         "",

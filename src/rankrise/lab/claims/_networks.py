@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from rankrise.lab.claims._claim import Finding, Predicate, listed, predicate
+from rankrise.lab.claims._claim import Finding, Predicate, all_layers, listed, predicate
 from rankrise.linalg import gaussian_spectra, stable_rank
 from rankrise.runs import Array, NotMeasurable, RunData, early_mean, rank_correlation
 from rankrise.view import CIRCUITS
@@ -53,7 +53,7 @@ def against_init(run: RunData, circuit: str) -> Finding:
     final = final_ranks(run, circuit)
     if len(start) != len(final):
         raise NotMeasurable(f"{run.source} has {len(start)} layers at the start and {len(final)} later: run it again.")
-    detail = f"Layers 1-{len(final)}: {listed(final)}; at the start {listed(start, '.1f')}."
+    detail = f"{all_layers(len(final))}: {listed(final)}; at the start {listed(start, '.1f')}."
     return Finding(float((final / start).max()), detail, parts(run, circuit))
 
 
@@ -63,7 +63,7 @@ def against_random(run: RunData, circuit: str) -> Finding:
     width = int(model.get("width", model.get("dim", 0)))
     reference = random_stable_rank(width, int(model.get("head_dim") or width))
     final = final_ranks(run, circuit)
-    detail = f"Layers 1-{len(final)}: {listed(final)}; a random change {reference:.1f}."
+    detail = f"{all_layers(len(final))}: {listed(final)}; a random change {reference:.1f}."
     return Finding(float(final.max() / reference), detail, parts(run, circuit))
 
 
@@ -88,7 +88,7 @@ def rise(run: RunData, circuit: str) -> Finding:
     ratio = means[-1] / early
     pairs = ", ".join(f"{a:.2f} → {b:.2f}" for a, b in zip(early.tolist(), means[-1].tolist(), strict=True))
     others = listed(np.array([(means[-1] / early_mean(steps, means, part)).min() for part in _OTHER_PARTS]))
-    detail = f"Layers 1-{len(ratio)}: {pairs}. Over the first 2% and 10% of steps in place of 5%: {others}."
+    detail = f"{all_layers(len(ratio))}: {pairs}. Over the first 2% and 10% of steps in place of 5%: {others}."
     return Finding(float(ratio.min()), detail, parts(run, circuit))
 
 
@@ -96,7 +96,7 @@ def steadiness(run: RunData, circuit: str) -> Finding:
     """The rank correlation of stable rank with time, in the layer where it is least."""
     steps, ranks = rank_curves(run, circuit)
     found = np.array([rank_correlation(steps, layer) for layer in ranks.mean(-1).T])
-    return Finding(float(found.min()), f"Layers 1-{len(found)}: {listed(found)}.", parts(run, circuit))
+    return Finding(float(found.min()), f"{all_layers(len(found))}: {listed(found)}.", parts(run, circuit))
 
 
 def vo_over_kq(run: RunData) -> Finding:
@@ -104,7 +104,7 @@ def vo_over_kq(run: RunData) -> Finding:
     kq, vo = (final_ranks(run, circuit) for circuit in ("kq", "vo"))
     if len(kq) != len(vo):
         raise NotMeasurable(f"{run.source} has {len(kq)} layers of kq and {len(vo)} of vo: run it again.")
-    return Finding(float((vo / kq).min()), f"Layers 1-{len(kq)}: kq {listed(kq)}; vo {listed(vo)}.", parts(run))
+    return Finding(float((vo / kq).min()), f"{all_layers(len(kq))}: kq {listed(kq)}; vo {listed(vo)}.", parts(run))
 
 
 def depth(run: RunData, circuit: str) -> Finding:
@@ -113,7 +113,7 @@ def depth(run: RunData, circuit: str) -> Finding:
     if len(final) < 3:
         raise NotMeasurable(f"{run.source} has {len(final)} layers; an order needs three.")
     value = rank_correlation(np.arange(len(final), dtype=float), final)
-    return Finding(value, f"Layers 1-{len(final)}: {listed(final)}.", parts(run, circuit))
+    return Finding(value, f"{all_layers(len(final))}: {listed(final)}.", parts(run, circuit))
 
 
 def low_rank(group: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:

@@ -39,7 +39,7 @@ def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = 
     assert not isinstance(config, type)
     hints = _hints(type(config))
     return {
-        field.name: _plain(_read(getattr(config, field.name), hints[field.name], field.name))
+        field.name: _plain(_read_value(getattr(config, field.name), hints[field.name], field.name))
         for field in dataclasses.fields(config)
         if field.name not in omit and (keep_defaults or getattr(config, field.name) != _default(field))
     }
@@ -75,7 +75,7 @@ def decode(
     hints = _hints(cls)  # type: ignore[arg-type]  # every class can be hashed
     read = read or {}
     values = {
-        name: read[name](value) if name in read else _read(value, hints[name], f"{where}.{name}")
+        name: read[name](value) if name in read else _read_value(value, hints[name], f"{where}.{name}")
         for name, value in record.items()
     }
     try:
@@ -103,7 +103,7 @@ def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _read(value: object, hint: Any, where: str) -> object:
+def _read_value(value: object, hint: Any, where: str) -> object:
     """The value as its annotation wants it, or an error that names the field."""
     found = _match(value, hint)
     if found is _NO:

@@ -219,7 +219,7 @@ def read_spec(path: str | os.PathLike[str]) -> NamedSpec:
         what = "is no plain file" if path.exists() else "is not there"
         raise FileNotFoundError(f"A spec must be a file of JSON; {path} {what}. `rankrise run NAME` makes one.")
     try:
-        record = _parse(_read_inside(path) if is_folder else _read(path))
+        record = _parse(_read_inside(path) if is_folder else _read_file(path))
         name = as_name(path.stem)
         if isinstance(record, dict) and ("config" in record or record.get("kind") == "tracker"):
             record = record.get("config")  # the file of a run, which holds what was asked for inside
@@ -237,7 +237,7 @@ def _read_inside(path: Path) -> bytes:
         return folder.read(path.name, most_bytes=_MAX_BYTES)
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     """Read a file that the user names."""
     with path.open("rb") as file:
         content = file.read(_MAX_BYTES + 1)
