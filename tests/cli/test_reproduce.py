@@ -83,6 +83,7 @@ def test_from_nothing_to_the_report(rankrise, monkeypatch, tmp_path):
     assert {figure["name"] for figure in record["figures"]} > FIGURES
     by_id = {claim["claim"]["id"]: claim for claim in record["claims"]}
     assert by_id["rises-kq@vit-imagenet"]["reason"] == "Takes days."
+    assert json.loads((tmp_path / "runs" / "verdicts.json").read_text()) == record["claims"]
     assert by_id["rises-kq@vit-cifar10"]["verdict"] == "not tested"  # synthetic images stand in
 
 
@@ -153,6 +154,17 @@ def test_a_full_disk_while_drawing(place, rankrise, monkeypatch, tmp_path):
     )
     assert (tmp_path / "report" / "index.html").read_text() == before
     assert not list((tmp_path / "report").rglob(".tmp-*"))
+
+
+def test_a_folder_of_runs_that_cannot_be_written_gets_no_verdicts(rankrise, monkeypatch, tmp_path):
+    monkeypatch.setitem(_plan.ENTRIES, "smoke", tiny.ENTRIES[:1])
+    undrawn(monkeypatch)
+    monkeypatch.setenv("RANKRISE_FAILPOINT", "verdicts.write:readonly")
+    done = rankrise("reproduce", "--device", "cpu")
+    assert done.returncode == 0
+    assert "no verdicts.json in runs: Read-only file system" in done.stderr
+    assert not (tmp_path / "runs" / "verdicts.json").exists()
+    assert (tmp_path / "report" / "index.html").is_file()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -32,6 +32,6 @@ def report(
             f"{pointer_to_show(runs) or 'Make some: rankrise reproduce'}"
         )
     absent = {} if scale else unread_runs(runs, found)
-    results = write_results(found, out, absent=absent, note=lambda text: typer.echo(text, err=True))
+    results = write_results(found, out, beside=runs, absent=absent, note=lambda text: typer.echo(text, err=True))
     print_results(results, as_json=as_json)
     exit_if_strict(results, strict)

@@ -92,7 +92,7 @@ def _carry_out(plan: "Reproduction", runs: Path, out: Path, device: str | None, 
         raise typer.Exit(128 + (stopped.signal or signal.SIGTERM))
     if any(attempt.fate == "full" for attempt in attempts):
         raise OSError(f"The disk of {runs} is full: make room, and run the same command again to go on.")
-    results = write_results(plan.finished(), out, absent=_absent(plan, attempts), note=watch.note)
+    results = write_results(plan.finished(), out, beside=runs, absent=_absent(plan, attempts), note=watch.note)
     print_results(
         results, as_json=as_json, more={"scale": plan.scale, "runs": [_attempt_record(a.run, a) for a in attempts]}
     )

@@ -52,15 +52,27 @@ def require_report() -> None:
 
 
 def write_results(
-    runs: Mapping[str, Sequence[Path]], out: Path, *, absent: Mapping[str, str], note: Callable[[str], None]
+    runs: Mapping[str, Sequence[Path]],
+    out: Path,
+    *,
+    beside: Path,
+    absent: Mapping[str, str],
+    note: Callable[[str], None],
 ) -> Results:
-    """Evaluate every claim, draw every figure that can be drawn, write the report."""
-    from rankrise.lab.claims import evaluate_claims
+    """Judge every claim, write the verdicts `beside` the runs, draw every figure that can be drawn, write the report.
+
+    A folder of runs that cannot be written, such as one on a read-only disk, gets no verdicts.
+    """
+    from rankrise.lab.claims import evaluate_claims, write_verdicts
     from rankrise.lab.experiments import is_full
     from rankrise.lab.figures import build_figures
     from rankrise.lab.report import environment_of, write_report
 
     verdicts: Sequence[Any] = evaluate_claims(runs, absent=absent)
+    try:
+        write_verdicts(beside, verdicts)
+    except OSError as error:
+        note(f"no verdicts.json in {printable(beside)}: {error.strerror or error}")
     gallery = build_figures(runs)
     note(f"drawing {len(gallery.figures)} figures")
     for name, reason in gallery.missing.items():

@@ -28,7 +28,9 @@ ADAPTER_FAILPOINTS = tuple(
     [f"{file}.{stage}" for file in ("adapter_model", "adapter_config", "adapter_report") for stage in _STAGES]
     + ["adapter.begin", "adapter.rename", "adapter.sync", "adapter.done"]
 )
-REPORT_FAILPOINTS = tuple(f"{file}.{stage}" for file in ("figure", "report", "durations") for stage in _STAGES)
+REPORT_FAILPOINTS = tuple(
+    f"{file}.{stage}" for file in ("figure", "report", "durations", "verdicts") for stage in _STAGES
+)
 FAILPOINTS = RUN_FAILPOINTS + CHECKPOINT_FAILPOINTS + ADAPTER_FAILPOINTS + REPORT_FAILPOINTS
 _hits: dict[str, int] = {}
 

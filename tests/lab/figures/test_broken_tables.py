@@ -90,6 +90,8 @@ def test_seeds_recorded_at_different_steps(tmp_path):
 def test_the_report_is_written(how, spoiled, tmp_path):
     spoiled("loss", HOW[how], only="toy-flow-1e-8")
     notes = []
-    results = write_results(toy_runs(tmp_path / "runs"), tmp_path / "report", absent={}, note=notes.append)
+    results = write_results(
+        toy_runs(tmp_path / "runs"), tmp_path / "report", beside=tmp_path / "runs", absent={}, note=notes.append
+    )
     assert "Pushed off its path" in results.page.read_text()
     assert [note for note in notes if note.startswith("not drawn: toy_scales: toy-flow-1e-8/")]

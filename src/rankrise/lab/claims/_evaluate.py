@@ -10,6 +10,7 @@ from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
 from rankrise.lab.experiments import SCALES, experiments, find_experiment, to_json
 from rankrise.runs import NotMeasurable, RunData, group_runs
+from rankrise.store import write_json
 
 PREDICATES: tuple[Predicate, ...] = (
     *_toy.PREDICATES,
@@ -65,6 +66,21 @@ def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, 
         if not run.spec:
             raise ValueError(f"{run.folder} must be the run of an experiment; its spec.json holds none.")
     return [_evaluate(predicate, data, absent or {}) for predicate in PREDICATES]
+
+
+def write_verdicts(folder: Path, verdicts: Sequence[Verdict]) -> Path:
+    """Write the verdicts into `verdicts.json` beside the runs, a list of records, for whoever shows these runs.
+
+    Raises:
+        OSError: The folder cannot be written.
+
+    >>> import json, tempfile
+    >>> json.loads(write_verdicts(Path(tempfile.mkdtemp()), evaluate_claims({})[:1]).read_text())[0]["verdict"]
+    'not tested'
+    """
+    path = folder / "verdicts.json"
+    write_json(path, [verdict.to_json() for verdict in verdicts], "verdicts")
+    return path
 
 
 def _evaluate(predicate: Predicate, data: Mapping[str, Sequence[RunData]], absent: Mapping[str, str]) -> Verdict:
