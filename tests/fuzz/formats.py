@@ -63,6 +63,7 @@ class Format:
     reshape: Callable  # a change of the structure: (data, random, valid) -> data
     fit: Callable = _nothing  # what a sender would change along, such as checksums
     is_changed_by_reading: bool = False
+    is_ever_refused: bool = True  # a damaged environment is passed over, because no number depends on it
 
     def valid(self):
         """The content of a valid file."""
@@ -251,7 +252,10 @@ FORMATS = {
         Format(
             "toy_spec", _make_flow, f"{_TOY}/spec.json", _READ_TOY, mutations.change_json, _forge(_TOY, "spec.json")
         ),
-        Format("env", _make_network, f"{_RUN}/env.json", _READ_RUN, mutations.change_json, _forge(_RUN, "env.json")),
+        Format(
+            "env", _make_network, f"{_RUN}/env.json", _READ_RUN, mutations.change_json, _forge(_RUN, "env.json"),
+            is_ever_refused=False,
+        ),
         Format(
             "parquet", _make_network, f"{_RUN}/metrics.parquet", _READ_RUN, mutations.change_parquet,
             _forge(_RUN, "metrics.parquet"),
