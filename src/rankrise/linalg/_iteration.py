@@ -90,7 +90,7 @@ def delta_stable_rank(
 
 
 def first_vectors(right: Tensor, block: int, start: Tensor | None) -> Tensor:
-    """V to begin with, (..., e, block): what the caller knows, filled up with random vectors, one at the least.
+    """The first V, (..., e, block): the vectors that the caller knows and at least one random vector.
 
     The random ones are the same in every call and on every device; without them a new direction could be missed.
     """

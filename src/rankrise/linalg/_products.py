@@ -182,7 +182,7 @@ def balanced_grams(big_l: Tensor, big_r: Tensor) -> tuple[Tensor, Tensor, Tensor
 
     That leaves `L Rᵀ` as it is. The scales are powers of two and commute with rounding, so they are applied to the Gram
     matrices. A pair with a zero column contributes nothing to `L Rᵀ`; both its columns become zero, because the size
-    of the other column would drown the rest otherwise.
+    of the other column would otherwise drown the remaining columns.
     """
     gram_l, gram_r = gram(big_l), gram(big_r)
     scale_l, scale_r = _column_scales(gram_l.diagonal(dim1=-2, dim2=-1), gram_r.diagonal(dim1=-2, dim2=-1))

@@ -121,7 +121,7 @@ class UntrustedFolder:
         return sorted(os.listdir(self._descriptor))
 
     def exists(self, name: str) -> bool:
-        """Whether there is an entry of this name, be it a file, a folder, a link or anything else."""
+        """Whether there is an entry of this name; files, folders, links and anything else count."""
         try:
             with self._parent(name) as (parent, last):
                 os.stat(last, dir_fd=parent, follow_symlinks=False)

@@ -167,7 +167,7 @@ def _ends(found: "Mapping[float, Sequence[RunData]]", circuit: str) -> "dict[flo
 
 
 def _lower(ends: "Mapping[float, Sequence[NDArray[np.float64]]]", name: str) -> str:
-    """In how many layers the smallest scale ends below the largest, in which it does not, and the least ratio."""
+    """Say in how many layers the smallest scale ends below the largest, in which not, and the least ratio."""
     means = _means(ends)
     ratio = means[-1] / means[0]
     is_lower = ratio > 1

@@ -83,7 +83,7 @@ def leads_out(folder: Path, real: Path) -> bool:
 
 
 def has_file(folder: Path, name: str) -> bool:
-    """Whether `folder` holds something named so, be it a link that will be refused."""
+    """Whether `folder` holds an entry of this name; a link counts, although it will be refused."""
     return os.path.lexists(folder / name)
 
 

@@ -92,7 +92,7 @@ def find_scales(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any] | N
 
 
 def _scale_tensors(names: Iterable[str]) -> dict[str, list[str]]:
-    """From modules to the scales of weights directly below them; those of activations do not count."""
+    """Map each module to the scales of the weights directly below it; scales of activations are left out."""
     found: dict[str, list[str]] = {}
     for name in names:
         module, _, last = name.rpartition(".")

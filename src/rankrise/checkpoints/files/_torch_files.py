@@ -138,7 +138,7 @@ def _read_description(file: File, stream: BinaryIO) -> tuple[Any, dict[str, Plac
 
 
 class _Claims(ValueError):
-    """An archive says of itself what cannot be; the message goes on after the name of the file."""
+    """An archive is not built as `torch.save` builds it. The message is put after the name of the file."""
 
 
 def _read_archive(file: File, stream: BinaryIO) -> tuple[Any, dict[str, Place]]:

@@ -57,7 +57,7 @@ class RankRule:
         return cls(kind, value, snap)
 
     def text(self) -> str:
-        """In words."""
+        """Say in words what the rule asks for."""
         words = {
             "energy": f"{100 * self.value:.6g}% of the energy of every module",
             "error": f"a relative error of {self.value:.4g} over all modules, with few parameters",

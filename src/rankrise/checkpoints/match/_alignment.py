@@ -70,7 +70,7 @@ VOCABULARY = (*_INPUTS, *_OUTPUTS, "embeddings.weight", "embedding.weight")
 
 
 class Aligned(NamedTuple):
-    """From the common name of each tensor to its name in either checkpoint."""
+    """Map the common name of each tensor to its name in either checkpoint."""
 
     base: dict[str, str]
     tuned: dict[str, str]
@@ -178,7 +178,7 @@ def block_of(name: str) -> str | None:
 
 
 def _plain(names: Iterable[str]) -> dict[str, str]:
-    """From names without wrappers to those in the file."""
+    """Map names without wrappers to the names in the file."""
     return {plain: name for name, plain in canonical_names(names).items()}
 
 

@@ -141,7 +141,7 @@ def _is_embedding(module: str) -> bool:
 
 
 def _orientations(shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any]) -> dict[str, bool]:
-    """From a module to whether it is stored (in, out)."""
+    """Map each module to whether its weight is stored as (in, out)."""
     known_type = config.get("model_type") in _CONV1D_TYPES
     seen: dict[str, bool] = {}
     modules = [name.removesuffix(".weight") for name, shape in shapes.items() if name.endswith(".weight")]

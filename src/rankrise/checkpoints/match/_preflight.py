@@ -204,7 +204,7 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
 
 
 def _tied_to_embedding(base: Checkpoint, aligned: Aligned) -> dict[str, str]:
-    """From the output layer that an adapter changes and the base has tied to its embedding, to that embedding."""
+    """Map an output layer that an adapter changes, and that the base ties to its embedding, to that embedding."""
     if (base.config or {}).get("tie_word_embeddings") is False:
         return {}
     found = {name: tied_input(name, aligned.base) for name in aligned.tuned if name not in aligned.base}
@@ -283,7 +283,7 @@ def _without_peft(names: Iterable[str]) -> dict[str, str]:
 
 
 def _align(base: Mapping[str, str], tuned: Mapping[str, str]) -> Aligned:
-    """As `align`, for names that have been stripped before: from common names to those in the files."""
+    """Do what `align` does for names that were stripped before: map common names to those in the files."""
     found = align(base, tuned)
     return found._replace(
         base={name: base[plain] for name, plain in found.base.items()},

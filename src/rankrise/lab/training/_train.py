@@ -218,7 +218,7 @@ def joined_processes(device: str | None = None) -> Iterator[None]:
     """Keep the processes that `torchrun` started joined from run to run; a process that is alone does nothing.
 
     `train` joins the processes and parts them by itself. Joining a second time may find the addresses of the first time
-    in torchrun's store and wait for ever, so whoever runs several specs joins the processes around all of them.
+    in torchrun's store and wait without end, so whoever runs several specs joins the processes around all of them.
 
     >>> with joined_processes():
     ...     pass
