@@ -7,6 +7,7 @@ from rankrise.checkpoints.files._folders import find_inside as find_inside
 from rankrise.checkpoints.files._folders import leads_out as leads_out
 from rankrise.checkpoints.files._folders import show as show
 from rankrise.checkpoints.files._hub import local_path as local_path
+from rankrise.checkpoints.files._image_adapters import METADATA as METADATA
 from rankrise.checkpoints.files._peft_settings import PeftSettings as PeftSettings
 from rankrise.checkpoints.files._quantised import is_buffer as is_buffer
 from rankrise.checkpoints.files._safetensors import Layout as Layout

@@ -50,6 +50,7 @@ class LowRankDelta:
     kept: str = "peft"  # "peft": A (rank, in), B (out, rank); "mlx": their transposes
     transposed: bool = False  # the weight is stored (in, out): Conv1D and embeddings
     by_parameter: bool = False  # the config names the weight (`target_parameters`) and not its module
+    alpha: str = ""  # tensor that states alpha, in a LoRA file of kohya or diffusers
 
     @property
     def is_linear(self) -> bool:

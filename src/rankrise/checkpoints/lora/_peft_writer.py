@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -75,10 +75,17 @@ class Adapter:
     others: Sequence[str] = ()  # modules that must not be adapted
     base_config: Mapping[str, Any] = field(default_factory=dict)  # entries of another config to keep
 
+    file_name = MODEL
+    metadata: ClassVar[Mapping[str, str]] = {}
+
     @property
     def num_bytes(self) -> int:
         """Return the number of bytes of all tensors."""
         return num_bytes(self.layout())
+
+    def names(self, module: str) -> tuple[str, str]:
+        """Names of A and B in the file."""
+        return f"{PREFIX}{module}.lora_A.weight", f"{PREFIX}{module}.lora_B.weight"
 
     def config(self) -> dict[str, Any]:
         """`adapter_config.json`."""
@@ -107,20 +114,48 @@ class Adapter:
         found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for module in self.modules:
             outputs, inputs = module.shape
-            for letter, shape in (("A", (module.rank, inputs)), ("B", (outputs, module.rank))):
-                found[f"{PREFIX}{module.name}.lora_{letter}.weight"] = module.dtype, shape
+            shapes = (module.rank, inputs), (outputs, module.rank)
+            found |= {name: (module.dtype, shape) for name, shape in zip(self.names(module.name), shapes, strict=True)}
         return found | {f"{PREFIX}{name}": (whole.dtype, whole.shape) for name, whole in self.saved.items()}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that the layout names, one module at a time."""
         for module in self.modules:
-            for letter, tensor in zip("AB", module.tensors(), strict=True):
-                yield f"{PREFIX}{module.name}.lora_{letter}.weight", tensor
+            yield from zip(self.names(module.name), module.tensors(), strict=True)
         for name, whole in self.saved.items():
             yield f"{PREFIX}{name}", whole.read()
 
 
-def write_adapter(out: Path, adapter: Adapter, check: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+class Writable(Protocol):
+    """An adapter as a file of tensors, with or without a config beside it."""
+
+    @property
+    def modules(self) -> Sequence[AdapterModule]:
+        """Return the modules that it changes."""
+
+    @property
+    def file_name(self) -> str:
+        """Return the name of the file in its folder."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Return entries of the file's header."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the number of bytes of all tensors."""
+
+    def config(self) -> dict[str, Any] | None:
+        """Return `adapter_config.json`; None for a format that has none."""
+
+    def layout(self) -> Layout:
+        """Return names, dtypes and shapes in the file."""
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors that the layout names."""
+
+
+def write_adapter(out: Path, adapter: Writable, check: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     """Write an adapter; `check` reads it back before it gets its name, and what it returns becomes `rankrise.json`.
 
     Raises:
@@ -135,8 +170,10 @@ def write_adapter(out: Path, adapter: Adapter, check: Callable[[Path], dict[str,
     for module in adapter.modules:
         assert module.rank > 0, module.name  # PEFT refuses rank 0
     with new_folder(out, adapter.num_bytes) as folder:
-        stream_tensors(folder / MODEL, adapter.layout(), adapter.tensors(), "adapter_model")
-        write_json(folder / CONFIG, adapter.config(), "adapter_config")
+        file = folder / adapter.file_name
+        stream_tensors(file, adapter.layout(), adapter.tensors(), "adapter_model", adapter.metadata)
+        if (config := adapter.config()) is not None:
+            write_json(folder / CONFIG, config, "adapter_config")
         report = check(folder)
         write_json(folder / REPORT, report, "adapter_report")
     return report

@@ -151,7 +151,7 @@ def weights_of(checkpoint: Checkpoint) -> list[str]:
 
 
 def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
-    changed = _without_peft(tuned.deltas)
+    changed = _with_dots(base, tuned.deltas) if tuned.kind == "kohya" else _without_peft(tuned.deltas)
     whole = _without_peft(_whole_tensors(tuned))  # `modules_to_save`, biases, and embeddings that PEFT saves by itself
     copies = {changed[name]: whole.pop(name) for name in list(whole) if name in changed}
     aligned = _align({name: name for name in weights_of(base)}, {**whole, **changed})
@@ -197,7 +197,7 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
         extra=tuple(map(show, extra)),
         reshaped=tuple(reshaped),
         tied=tuple(map(show, tied)),
-        notes=(note,) if untouched else (),
+        notes=(*tuned.notes, *((note,) if untouched else ())),
         base_names=aligned.base,
         problems=_or_empty(tuned, pairs, problems),
     )
@@ -268,6 +268,7 @@ def _between_adapters(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
         missing=tuple(map(show, only_before)),
         extra=tuple(map(show, (*only_now, *_whole_tensors(tuned)))),
         same_file=base is not None and base.identities == tuned.identities,
+        notes=tuple(dict.fromkeys((*(base.notes if base else ()), *tuned.notes))),
         problems=_or_empty(tuned, pairs, problems),
     )
 
@@ -282,6 +283,17 @@ def _without_peft(names: Iterable[str]) -> dict[str, str]:
     return {name.removeprefix("base_model.model.").replace(".base_layer.", "."): name for name in names}
 
 
+def _with_dots(base: Checkpoint, names: Iterable[str]) -> dict[str, str]:
+    """Names of kohya, in which every dot is `_`, as the base writes them; `lora_unet_` and the like are left out."""
+    flat = {name.removesuffix(".weight").replace(".", "_"): name for name in weights_of(base)}
+    found = {}
+    for name in names:
+        words = name.removesuffix(".weight").split("_")
+        rest = ("_".join(words[n:]) for n in range(min(4, len(words))))
+        found[next((flat[part] for part in rest if part in flat), name)] = name
+    return found
+
+
 def _align(base: Mapping[str, str], tuned: Mapping[str, str]) -> Aligned:
     """As `align`, for names that have been stripped before: from common names to those in the files."""
     found = align(base, tuned)
@@ -293,5 +305,5 @@ def _align(base: Mapping[str, str], tuned: Mapping[str, str]) -> Aligned:
 
 def _whole_tensors(adapter: Checkpoint) -> list[str]:
     """Whole tensors saved beside the LoRA pairs."""
-    used = {name for delta in adapter.deltas.values() for name in (delta.a, delta.b)}
+    used = {name for delta in adapter.deltas.values() for name in (delta.a, delta.b, delta.alpha)}
     return [name for name in adapter.tensors if name not in used]
