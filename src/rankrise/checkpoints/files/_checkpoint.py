@@ -44,10 +44,10 @@ class Checkpoint:
     path: Path
     kind: str
     config: Mapping[str, Any] | None  # config.json or adapter_config.json
-    tensors: Mapping[str, TensorInfo]
+    tensors: Mapping[str, TensorInfo] = field(repr=False)
     parts: Mapping[str, Part] = field(repr=False)  # by tensor
-    deltas: Mapping[str, LowRankDelta] = field(default_factory=dict)  # by weight
-    scales: Mapping[str, Scale] = field(default_factory=dict)  # by weight
+    deltas: Mapping[str, LowRankDelta] = field(default_factory=dict, repr=False)  # by weight
+    scales: Mapping[str, Scale] = field(default_factory=dict, repr=False)  # by weight
     identities: tuple[tuple[int, int], ...] = ()  # of the files the tensors are in
     notes: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the header, of one safetensors file

@@ -45,6 +45,7 @@ class Extraction:
     logits: LogitsCheck | None
     preflight: Preflight
     notes: tuple[str, ...] = ()  # where it falls short of what was asked for
+    relative_size: float | None = None  # ‖Δ‖_F / ‖W‖_F over all matrices, as `diff` reports it
 
     def to_json(self) -> dict[str, Any]:
         """Return the extraction as values that JSON can hold."""
@@ -53,6 +54,7 @@ class Extraction:
             "rule": self.advice.rule,
             "error": self.error,
             "total_error": self.total_error,
+            "relative_size": self.relative_size,
             "errors": {show(name): value for name, value in self.errors.items()},
             "num_bytes": self.num_bytes,
             "is_exact": self.is_exact,
@@ -196,6 +198,7 @@ def extract_lora(
         logits=logits,
         preflight=preflight,
         notes=_notes(rule, advice, found, errors, dtype),
+        relative_size=math.sqrt(work.matrix_squares[0] / work.matrix_squares[1]) if work.matrix_squares[1] else None,
     )
 
 

@@ -70,6 +70,7 @@ class Work:
     is_writing: bool = False  # whether factors are wanted, or spectra alone
     on_module: OnModule | None = None
     held: int = 0  # bytes of factors
+    matrix_squares: tuple[float, float] = (0.0, 0.0)  # ‖Δ‖_F² and ‖W‖_F² over all matrices
 
     def decompose_all(self, whole: set[str]) -> tuple[dict[str, Found], list[Other], list[str]]:
         """Return what changed by module, what is not in A and B, and what did not change.
@@ -93,6 +94,9 @@ class Work:
                     f"A change must be finite in float32; {show(module.tensor)!r} holds NaN or infinity, or changed by "
                     "more than 3e38. `rankrise diff` tells which."
                 )
+            if len(pair.shape) > 1:
+                change, base = self.matrix_squares
+                self.matrix_squares = change + squared, base + delta.base_norm**2
             is_saved = any(module.name == name or module.name.startswith(f"{name}.") for name in whole)
             if squared == 0:
                 unchanged.append(pair.name)

@@ -36,7 +36,10 @@ def match_checkpoints(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
             f"A base is needed to see what {show(tuned.path)} learned; only an adapter has its change in it."
         )
     if base is not None and base.is_adapter and not tuned.is_adapter:
-        problem = f"The base must come first: {show(base.path)} is an adapter and {show(tuned.path)} is a whole model."
+        problem = (
+            f"The base must come first: {show(base.path)} is an adapter and {show(tuned.path)} is a whole model. "
+            "Swap the two."
+        )
         return Preflight(pairs=(), problems=(problem,))
     if tuned.is_adapter:
         return match_adapter(base, tuned)
@@ -114,11 +117,11 @@ def _architecture(
     base: Checkpoint, tuned: Checkpoint, aligned: Aligned, pairs: list[Pair], missing: list[str], extra: list[str]
 ) -> list[str]:
     """Return the problems that show that these are not two states of one model."""
+    against = f"the base ({_kind(base)}) is in the tuned ({_kind(tuned)})"
     if not pairs:
-        types = " and ".join(show((c.config or {}).get("model_type", "unknown")) for c in (base, tuned))
         return [
-            f"Both must be one architecture: no tensor of {show(base.path)} is in {show(tuned.path)} ({types}), "
-            f"such as {some([show(n) for n in missing], 1)} against {some([show(n) for n in extra], 1)}."
+            f"Both must be one architecture: no tensor of {against}, such as {some([show(n) for n in missing], 1)} "
+            f"against {some([show(n) for n in extra], 1)}."
         ]
     problems = []
     for label, names, where, stored in (("base", missing, base, aligned.base), ("tuned", extra, tuned, aligned.tuned)):
@@ -126,15 +129,24 @@ def _architecture(
         if blocks:
             problems.append(
                 f"Both must be one architecture: {len(blocks)} tensors of layers are only in the {label}, such as "
-                f"{some([show(n) for n in blocks], 2)}."
+                f"{some([show(n) for n in blocks], 2)}; the base is {_kind(base)}, the tuned {_kind(tuned)}."
             )
         only = sum(where.tensors[stored[name]].num_elements for name in names)
         total = sum(info.num_elements for info in where.tensors.values())
         if 2 * only > total:
             problems.append(
-                f"Both must be one architecture: {only / total:.0%} of the {label}'s parameters have no partner."
+                f"Both must be one architecture: {only / total:.0%} of the {label}'s parameters have no partner; the "
+                f"base is {_kind(base)}, the tuned {_kind(tuned)}."
             )
     return problems
+
+
+def _kind(checkpoint: Checkpoint) -> str:
+    """What a checkpoint is and where: `gpt2, 12 layers, in base/`."""
+    numbers = {block for block in map(block_of, checkpoint.tensors) if block is not None}
+    model_type = show((checkpoint.config or {}).get("model_type") or "unknown architecture", 40)
+    layers = f", {len(numbers)} layer{'s' if len(numbers) > 1 else ''}" if numbers else ""
+    return f"{model_type}{layers}, in {show(checkpoint.path)}"
 
 
 def match_adapter(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
