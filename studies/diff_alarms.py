@@ -69,20 +69,20 @@ def _bin(strength: float) -> str:
 
 
 def spikes(samples: int) -> Counter[str]:
-    """Return counts of changes with an alarm: stable rank below 2 and below half of the null's mean."""
+    """Return counts of changes with an alarm: stable rank below 1.5 and below half of the null's mean."""
     counts = Counter[str]()
     for m, inner in itertools.product((16, 64, 256, 1024), (2, 3, 4, 8, 16, 32, None)):
         if inner is not None and inner > m:
             continue
         squares = gaussian_spectra(m, m, inner=inner, samples=samples, seed=1).square()
         null = gaussian_spectra(m, m, inner=inner, samples=4).square()
-        limit = min(2.0, float((null.sum(1) / null[:, 0]).mean()) / 2)
+        limit = min(1.5, float((null.sum(1) / null[:, 0]).mean()) / 2)
         kind = "full rank" if inner is None else f"factors of rank {inner}"
         counts[f"random, {kind}: changes"] += samples
         counts[f"random, {kind}: alarms"] += int((squares.sum(1) / squares[:, 0] < limit).sum())
         if inner is not None and inner < 8:
             continue  # these hold too few directions for half of a null of 3
-        for share in (0.6, 0.8, 0.95):
+        for share in (0.6, 0.7, 0.8, 0.95):
             rest = squares.sum(1) - squares[:, 0]
             spiked = rest * share / (1 - share)
             counts[f"planted, share {share}: changes"] += samples

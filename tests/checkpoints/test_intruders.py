@@ -88,7 +88,9 @@ def test_alarms_are_in_the_text_the_json_and_the_page(found, tmp_path):
     assert found.alarms == {"spikes": [spiked], "intruders": [spiked]}
     assert json.loads(json.dumps(found.to_json()))["alarms"] == found.alarms
     text = diff_text(found)
-    assert "alarm: a spike of rank 1 in 1 of 2 matrices: one direction holds more than half of the squared" in text
+    assert (
+        "alarm: a spike of rank 1 in 1 of 2 matrices: one direction holds more than two thirds of the squared" in text
+    )
     assert f"change, 100% in {spiked}" in text
     assert "alarm: intruder dimensions in 1 of 2 matrices: leading directions of the tuned weight" in text
     assert f"that are new to the base, 1 in {spiked}" in text

@@ -114,7 +114,7 @@ _LEGEND = (
     ("above floor", "directions that rounding to the stored formats cannot have made; the others may be rounding"),
     (
         "alarm: spike",
-        "one direction holds more than half of the squared change, at least twice a random change's share",
+        "one direction holds more than two thirds of the squared change, at least twice a random change's share",
     ),
     ("alarm: intruder", "a leading direction of the tuned weight that is nearly orthogonal to all of the base's"),
     ("kq, vo", "the two products of a head, W_K W_Qᵀ and W_V W_Oᵀ: what it attends to, and what it writes"),

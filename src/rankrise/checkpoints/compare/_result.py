@@ -70,13 +70,13 @@ class Row:
 
     @property
     def has_spike(self) -> bool | None:
-        """Whether one direction holds more than half of the squared change, where a random change has twice as many.
+        """Whether one direction holds more than two thirds of the squared change, twice a random one's share or more.
 
-        The stable rank ‖Δ‖² / σ₁² is below 2 and below half of the null. None where there is no null.
+        The stable rank ‖Δ‖² / σ₁² is below 1.5 and below half of the null. None where there is no null.
         """
         if self.stable_rank is None or self.null_stable_rank is None:
             return None
-        return self.stable_rank < min(2.0, self.null_stable_rank / 2)
+        return self.stable_rank < min(1.5, self.null_stable_rank / 2)
 
     @property
     def num_parameters(self) -> int:

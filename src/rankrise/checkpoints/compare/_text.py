@@ -187,9 +187,9 @@ def _alarm_lines(diff: Diff) -> list[str]:
         most = spikes[0]
         null = 1 / (most.null_stable_rank or 1.0)
         lines.append(
-            f"alarm: a spike of rank 1 in {len(spikes)} of {len(judged)} matrices: one direction holds more than half "
-            f"of the squared change, {percent(1 / (most.stable_rank or 1.0))} in {show(most.name, 80)}, where a random "
-            f"change has {percent(null)}"
+            f"alarm: a spike of rank 1 in {len(spikes)} of {len(judged)} matrices: one direction holds more than two "
+            f"thirds of the squared change, {percent(1 / (most.stable_rank or 1.0))} in {show(most.name, 80)}, where a "
+            f"random change has {percent(null)}"
         )
     compared = [row for row in rows if row.least_cosine is not None]
     new = sorted((row for row in compared if row.intruders), key=lambda row: row.least_cosine or 0.0)
