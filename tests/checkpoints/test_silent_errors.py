@@ -83,7 +83,7 @@ def test_two_fine_tunes_in_one_folder(tmp_path, cut):
 def test_files_of_any_name_are_told_apart_by_their_content(tmp_path):
     for n in (1, 2):
         torch.save({"w": torch.ones(2, n)}, tmp_path / f"step-{n}.th")
-        (tmp_path / f"notes-{n}.bin").write_text("not weights")
-    (tmp_path / "notes-3.bin").write_text("not weights")
+        (tmp_path / f"notes-{n}.txt").write_text("not weights")
+    (tmp_path / "notes-3.txt").write_text("not weights")
     assert [step.path.name for step in find_steps(tmp_path)] == ["step-1.th", "step-2.th"]
     assert open_checkpoint(tmp_path / "step-2.th", allow_torch_load=True).tensors["w"].shape == (2, 2)

@@ -18,3 +18,5 @@ from rankrise.checkpoints.delta._spectra import is_whole as is_whole
 from rankrise.checkpoints.delta._spectra import leading_values as leading_values
 from rankrise.checkpoints.delta._spectra import quick_floor as quick_floor
 from rankrise.checkpoints.delta._spectra import spectrum as spectrum
+from rankrise.checkpoints.delta._stacks import StackDecomposition as StackDecomposition
+from rankrise.checkpoints.delta._stacks import decompose_stack as decompose_stack

@@ -1,5 +1,6 @@
 """Checkpoints as files that someone else wrote: every header, index and name is checked before it is believed."""
 
+from rankrise.checkpoints.files._adapter_files import STACK_ORDER as STACK_ORDER
 from rankrise.checkpoints.files._adapter_files import LowRankDelta as LowRankDelta
 from rankrise.checkpoints.files._checkpoint import Checkpoint as Checkpoint
 from rankrise.checkpoints.files._checkpoint import open_checkpoint as open_checkpoint

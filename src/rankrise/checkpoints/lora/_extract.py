@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rankrise.checkpoints.delta import find_device, note_on_size
+from rankrise.checkpoints.delta import StackDecomposition, find_device, note_on_size
 from rankrise.checkpoints.files import Checkpoint, local_path, open_checkpoint, show
 from rankrise.checkpoints.lora._advice import Advice, check_any
 from rankrise.checkpoints.lora._allocation import RankRule
@@ -219,14 +219,19 @@ def preflight_lora(base: Checkpoint, tuned: Checkpoint) -> Preflight:
 
 
 def _adapter_module(found: Found, rank: int, dtype: torch.dtype) -> AdapterModule:
+    shape, num_experts = found.spectrum.shape, 1
+    if isinstance(found.decomposition, StackDecomposition):
+        num_experts = len(found.decomposition.parts)
+        shape = (shape[0] // num_experts, shape[1] // num_experts)
     return AdapterModule(
         found.module.name,
-        found.spectrum.shape,
+        shape,
         rank,
         dtype,
         lambda: found.factors(rank),
         found.module.is_transposed,
         found.module.is_parameter,
+        num_experts,
     )
 
 

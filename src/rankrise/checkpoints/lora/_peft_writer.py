@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from rankrise.checkpoints.files import Layout, num_bytes, show, stream_tensors
+from rankrise.checkpoints.files import STACK_ORDER, Layout, num_bytes, show, stream_tensors
+from rankrise.checkpoints.match import is_expert_stack
 from rankrise.store import failpoint, sync, write_json
 
 PREFIX = "base_model.model."
@@ -36,11 +37,17 @@ class AdapterModule:
     factors: Callable[[], tuple[Tensor, Tensor]]  # A (r, in) and B (out, r), made when they are written
     is_transposed: bool = False  # the weight is stored (in, out)
     is_parameter: bool = False  # PEFT is told the parameter (`target_parameters`) and not the module
+    num_experts: int = 1  # of a stack, in which each has this rank
 
     @property
     def target(self) -> str:
         """What PEFT matches its patterns with: the module's name, or that of its parameter."""
-        return f"{self.name}.weight" if self.is_parameter else self.name
+        return f"{self.name}.weight" if self.is_parameter and not is_expert_stack(self.name) else self.name
+
+    @property
+    def width(self) -> int:
+        """Return the number of rows of A and of columns of B."""
+        return self.rank * self.num_experts
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """A and B as they are written.
@@ -48,7 +55,7 @@ class AdapterModule:
         Raises:
             ValueError: A number is not finite in this dtype.
         """
-        a, b = (t.to("cpu", self.dtype) for t in padded(*self.factors(), self.rank))
+        a, b = (t.to("cpu", self.dtype) for t in padded(*self.factors(), self.width))
         if not (a.isfinite().all() and b.isfinite().all()):
             raise ValueError(f"Factors must be finite; those of {show(self.name)!r} are not in {self.dtype}.")
         return a, b
@@ -85,7 +92,7 @@ class Adapter:
 
     def names(self, module: str) -> tuple[str, str]:
         """Names of A and B in the file."""
-        return f"{PREFIX}{module}.lora_A.weight", f"{PREFIX}{module}.lora_B.weight"
+        return factor_names(module, [module.name for module in self.modules])
 
     def config(self) -> dict[str, Any]:
         """`adapter_config.json`."""
@@ -114,7 +121,7 @@ class Adapter:
         found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for module in self.modules:
             outputs, inputs = module.shape
-            shapes = (module.rank, inputs), (outputs, module.rank)
+            shapes = (module.width, inputs), (outputs, module.width)
             found |= {name: (module.dtype, shape) for name, shape in zip(self.names(module.name), shapes, strict=True)}
         return found | {f"{PREFIX}{name}": (whole.dtype, whole.shape) for name, whole in self.saved.items()}
 
@@ -124,6 +131,26 @@ class Adapter:
             yield from zip(self.names(module.name), module.tensors(), strict=True)
         for name, whole in self.saved.items():
             yield f"{PREFIX}{name}", whole.read()
+
+
+def factor_names(module: str, adapted: Iterable[str]) -> tuple[str, str]:
+    """Names of A and B in a file of PEFT.
+
+    PEFT wraps the module of the experts once for each of its parameters, in the order in which the model registers
+    them; the last one is outside, and the others are its `base_layer`.
+
+    >>> stacks = ["mlp.experts.down_proj", "mlp.experts.gate_up_proj"]
+    >>> [factor_names(name, stacks)[0] for name in stacks]
+    ['base_model.model.mlp.experts.lora_A.weight', 'base_model.model.mlp.experts.base_layer.lora_A.weight']
+    """
+    if is_expert_stack(module):
+        holder, _, parameter = module.rpartition(".")
+        same = {
+            name.rpartition(".")[2] for name in adapted if name.rpartition(".")[0] == holder and is_expert_stack(name)
+        }
+        order = [name for name in STACK_ORDER if name in same]
+        module = holder + ".base_layer" * (len(order) - 1 - order.index(parameter))
+    return f"{PREFIX}{module}.lora_A.weight", f"{PREFIX}{module}.lora_B.weight"
 
 
 class Writable(Protocol):

@@ -127,6 +127,8 @@ def _kept(source: Checkpoint) -> dict[str, Any]:
 
 
 def _module_name(delta: LowRankDelta) -> str:
+    if delta.expert is not None:
+        raise _not_linear(delta, "one of a stack of experts")
     if "lora_embedding" in delta.a:
         raise _not_linear(delta, "an embedding")
     return delta.weight.removeprefix(PREFIX).removesuffix(".weight")
