@@ -90,7 +90,6 @@ FAMILIES = [
     Family("gpt_oss", HEADED | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     Family("llama4_text", HEADED | {"intermediate_size_mlp": 64, "num_local_experts": 4, "num_experts_per_tok": 1,
                                     "interleave_moe_layer_step": 1, "no_rope_layers": [1, 1]}),
-    Family("qwen3_vl_moe_text", EXPERTS | ROTARY_VL, PLAIN),
     Family("qwen3_5_moe_text", EXPERTS | {"shared_expert_intermediate_size": 24}),
     Family("granitemoe", GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     Family("bert", TEXT, "AutoModelForMaskedLM"),

@@ -106,7 +106,7 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
             _put(pairs, match["module"], match["kind"], name)
         elif "lora_" in name:
             raise ValueError(f"An adapter must be plain LoRA, scale·BA; it has {show(name)!r}. Merge it first.")
-    deltas = {}
+    deltas: dict[str, LowRankDelta] = {}
     for module, names in pairs.items():
         if stack := _stack(module, parameters):
             deltas |= _expert_deltas(tensors, _both(module, names, "lora_A", "lora_B"), stack, ranks, alphas, config)

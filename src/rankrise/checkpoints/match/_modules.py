@@ -39,6 +39,7 @@ _ROUTERS = ("gate", "router")
 _NAMES_OF_EXPERTS = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
 _STACKS = ("experts", "experts, transposed")  # kinds of fused weights
 _TRANSPOSED_STACKS = ("gpt_oss", "openai_privacy_filter")  # whose module states `is_transposed`, which PEFT obeys
+_LINEAR_STACKS = ("input_linear", "output_linear")  # of Granite and JetMoE on disk; in memory they have other names
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
 
@@ -147,6 +148,8 @@ def _kind(module: str, parameter: str, shape: tuple[int, ...], *, has_bias: bool
     if parameter != "weight":
         return "parameter"
     if re.search(r"\.experts\.\d+\.", f".{module}."):
+        return "expert"
+    if len(shape) == 3 and _last(module) in _LINEAR_STACKS:
         return "expert"
     if len(shape) != 2:
         return "convolution" if len(shape) in (3, 4, 5) else "parameter"
