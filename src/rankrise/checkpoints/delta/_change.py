@@ -187,7 +187,8 @@ class Delta:
         whole: Tensor | None = None
         at = 0
         size = math.prod(self.matrix.shape)
-        for block in self._read(BLOCK_ELEMENTS if size > _ONE_PIECE else size):  # to its end, where the norm of the base is known
+        elements = BLOCK_ELEMENTS if size > _ONE_PIECE else size
+        for block in self._read(elements):  # to its end, where the norm of the base is known
             if len(block) == self.matrix.shape[0]:
                 whole = block
                 continue

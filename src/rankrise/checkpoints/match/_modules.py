@@ -28,6 +28,7 @@ _RENAMED = {
     "segformer": "SegFormer",
     "gpt_neox": "GPT-NeoX",
     "mixtral": "Mixtral",
+    **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), "Granite-MoE"),
     **dict.fromkeys(("llava", "llava_next", "gemma3", "mistral3", "paligemma", "internvl"), "LLaVA"),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "Qwen2-VL"),
 }
