@@ -91,7 +91,7 @@ def test_another_depth_is_another_architecture(tmp_path):
 
 def test_another_architecture(tmp_path):
     found = match(tmp_path, files.weights(), {"conv.kernel": torch.ones(3, 3)}, config={"model_type": "resnet"})
-    with pytest.raises(ValueError, match=r"no tensor of .* \(llama and resnet\)"):
+    with pytest.raises(ValueError, match=r"no tensor of the base \(llama, .*\) is in the tuned \(resnet, .*\)"):
         found.check()
 
 

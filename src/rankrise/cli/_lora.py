@@ -98,6 +98,7 @@ def show_extraction(done: "Extraction", *, as_json: bool) -> None:
 
 
 def _extraction_text(done: "Extraction") -> str:
+    from rankrise.checkpoints.compare import changed_by, percent
     from rankrise.checkpoints.files import show
 
     *lines, training = _advice_lines(done.advice, done.errors)
@@ -106,8 +107,9 @@ def _extraction_text(done: "Extraction") -> str:
     share = f" ({done.advice.parameters / weights:.2g} of their weights')" if weights else ""
     how = "exact" if done.is_exact else "randomised; the error is that of the factors, not an estimate"
     where = "read back from the file" if done.out is not None else "of the advised ranks"
+    by = "" if done.relative_size is None else f"{changed_by(done.relative_size)}; "
     lines.append(
-        f"\n{len(done.advice.ranks)} of {changed} changed modules, {done.advice.parameters:,} parameters{share}; "
+        f"\n{by}{len(done.advice.ranks)} of {changed} changed modules, {done.advice.parameters:,} parameters{share}; "
         f"relative error {done.error:.4g} ({where}){_with_rest(done)}. Decomposition: {how}."
     )
     lines += [f"note: {note}" for note in done.notes]
@@ -124,8 +126,8 @@ def _extraction_text(done: "Extraction") -> str:
                 "not carried by LoRA": show(item.name, 80),
                 "kind": item.kind,
                 "parameters": item.num_parameters,
-                "size": _percent(item.relative_size),
-                "of the change": _percent(item.share),
+                "size": percent(item.relative_size),
+                "of the change": percent(item.share),
                 "--save": show(item.module or "-", 80),
             }
             for item in done.not_carried[:12]
@@ -150,20 +152,17 @@ def _with_rest(done: "Extraction") -> str:
     return f", {done.total_error:.4g} with what is not carried" if done.not_carried else ""
 
 
-def _percent(value: float) -> str:
-    return "-" if value != value else f"{value:.2%}"
-
-
 def _advice_lines(advice: "Advice", errors: Any = None) -> list[str]:
     """Return the rule, the table of ranks, the error curve, and last the arguments that a training takes."""
+    from rankrise.checkpoints.compare import percent
     from rankrise.checkpoints.files import show
 
     rows = [
         {
             "module": show(module.name, 80),
             "shape": f"{module.shape[0]}×{module.shape[1]}",
-            "size": _percent(module.relative_size),
-            "of the change": f"{module.share:.2%}",
+            "size": percent(module.relative_size),
+            "of the change": percent(module.share),
             "rank": module.rank,
             "error": f"{(errors or {}).get(module.name, module.error):.4g}",
             "parameters": module.parameters,

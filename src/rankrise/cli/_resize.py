@@ -10,7 +10,9 @@ from rankrise.cli._lora import Budget, Energy, Error, Json, Rank, Snap, show_ext
 
 
 def resize(
-    adapter: Annotated[Path, typer.Argument(help="A LoRA adapter of PEFT or MLX.")],
+    adapter: Annotated[
+        Path, typer.Argument(help="A LoRA adapter of PEFT or MLX, or a LoRA file of kohya or diffusers.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder for the new adapter; without it, advice only.")] = None,
     energy: Energy = None,
     rank: Rank = None,
@@ -19,7 +21,10 @@ def resize(
     snap: Snap = False,
     as_json: Json = False,
 ) -> None:
-    """Write a LoRA adapter again with lower ranks, scale 1, and report the error for every module."""
+    """Write a LoRA adapter again with lower ranks, scale 1, and report the error for every module.
+
+    LoRA files of kohya and diffusers keep their names and their metadata; every alpha becomes the new rank.
+    """
     existing(adapter)
     from rankrise.checkpoints import resize_lora
 

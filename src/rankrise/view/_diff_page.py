@@ -48,6 +48,7 @@ th,td{padding:.15rem .6rem;text-align:right;border-bottom:1px solid var(--rule);
 th:first-child,td:first-child{text-align:left}
 .figures{display:flex;flex-wrap:wrap;gap:1.5rem 2.5rem}figure{margin:0;max-width:100%}
 figcaption{font-weight:600;margin-bottom:.3rem}.note{color:var(--soft);font-size:12px;margin:.2rem 0 0}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;margin:0}dt{font-weight:600}dd{margin:0}
 .wide{overflow-x:auto}.fit{max-width:100%;height:auto}.axis{stroke:var(--rule)}.curve{stroke:var(--line);fill:none}
 .dot{fill:var(--line)}svg{font:11px system-ui,sans-serif;fill:currentColor}code{background:var(--code);padding:0 .2rem}
 </style></head><body>
@@ -91,6 +92,8 @@ fill="{{ cell.ink }}">{{ cell.number }}</text>{% endif %}</g>{% endfor %}
 <text x="10" y="146">{{ spectrum.title }}</text></svg></figure>
 {% endfor %}
 </div>
+<h2>What the columns say</h2>
+<dl>{% for word, meaning in legend %}<dt>{{ word }}</dt><dd>{{ meaning }}</dd>{% endfor %}</dl>
 {% for table in tables %}
 <h2>{{ table.title }}</h2>
 <div class="wide"><table><tr>{% for key in table.header %}<th>{{ key }}</th>{% endfor %}</tr>
@@ -100,6 +103,22 @@ fill="{{ cell.ink }}">{{ cell.number }}</text>{% endif %}</g>{% endfor %}
 <p>Measured in {{ seconds }} s{{ ", summary only" if summary_only else "" }}.</p>
 </body></html>
 """
+
+
+_LEGEND = (
+    ("relative", "size of the change in percent of the weight: ‖Δ‖ / ‖W0‖; norms and biases are left out of a layer's"),
+    ("stable rank", "‖Δ‖² / σ₁²: how many directions of equal strength the change would need"),
+    ("null", "the stable rank of a random matrix of the same shape; a change far below it is of low rank"),
+    ("effective", "the exponential of the entropy of σ / Σσ: like the stable rank, and weak directions count more"),
+    ("90% energy", "how many directions hold 90% of the squared change"),
+    ("above floor", "directions that rounding to the stored formats cannot have made; the others may be rounding"),
+    (
+        "alarm: spike",
+        "one direction holds more than two thirds of the squared change, at least twice a random change's share",
+    ),
+    ("alarm: intruder", "a leading direction of the tuned weight that is nearly orthogonal to all of the base's"),
+    ("kq, vo", "the two products of a head, W_K W_Qᵀ and W_V W_Oᵀ: what it attends to, and what it writes"),
+)
 
 
 def diff_page(diff: Diff) -> str:
@@ -112,6 +131,7 @@ def diff_page(diff: Diff) -> str:
         maps=_maps(diff),
         height=_HEIGHT,
         spectra=_spectra(diff),
+        legend=_LEGEND,
         tables=_tables(diff),
         seconds=f"{diff.seconds:.1f}",
         summary_only=diff.summary,
@@ -128,7 +148,8 @@ def _template() -> "jinja2.Template":
 
 def _maps(diff: Diff) -> list[dict[str, Any]]:
     weights = [row for row in diff.weights() if row.layer >= 0 and row.kind != "vector"]
-    sized = "Relative size of the change" if any(row.relative is not None for row in weights) else "Size of the change"
+    is_relative = any(row.relative is not None for row in weights)
+    sized = "Relative size of the change in %" if is_relative else "Size of the change"
     maps = [
         _map(f"{sized}, by layer and weight", weights, _part, _size, logarithmic=True),
         _map("Stable rank of the change, by layer and weight", weights, _part, lambda row: row.stable_rank),
@@ -136,7 +157,9 @@ def _maps(diff: Diff) -> list[dict[str, Any]]:
     ]
     for circuit, words in CIRCUITS.items():
         rows = [row for row in diff.circuits() if row.circuit == circuit]
-        maps.append(_map(f"{words.product}: relative size, by layer and head", rows, _head, _size, logarithmic=True))
+        maps.append(
+            _map(f"{words.product}: relative size in %, by layer and head", rows, _head, _size, logarithmic=True)
+        )
         maps.append(_map(f"{words.product}: stable rank, by layer and head", rows, _head, lambda row: row.stable_rank))
     return [found for found in maps if found is not None]
 
@@ -211,7 +234,7 @@ def _curves(diff: Diff) -> list[dict[str, Any]]:
         return []
     steps = [step.step for step in diff.steps]
     titles = {
-        "relative": "Relative size of the change",
+        "relative": "Relative size of the change in %",
         "norm": "Size of the change",
         "stable_rank": "Mean stable rank",
         "effective_rank": "Mean effective rank",
@@ -220,7 +243,9 @@ def _curves(diff: Diff) -> list[dict[str, Any]]:
     }
     found = []
     for name, title in titles.items():
-        pairs = [(step, value) for step, value in zip(steps, diff.curves[name], strict=True) if value is not None]
+        unit = 100 if name == "relative" else 1
+        curve = zip(steps, diff.curves[name], strict=True)
+        pairs = [(step, unit * value) for step, value in curve if value is not None]
         if len(pairs) < 2 or (name == "norm" and diff.curves["relative"][-1] is not None):
             continue
         high = max(value for _, value in pairs) or 1.0
@@ -268,7 +293,8 @@ def _tables(diff: Diff) -> list[dict[str, Any]]:
 
 
 def _size(row: Row) -> float | None:
-    return row.relative if row.relative is not None else row.norm
+    """In percent of the weight where that is known, else as it is."""
+    return 100 * row.relative if row.relative is not None else row.norm
 
 
 def _part(row: Row) -> str:

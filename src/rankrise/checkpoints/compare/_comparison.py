@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from rankrise.checkpoints.compare._circuits import find_heads, measure_layer
 from rankrise.checkpoints.compare._measure import Measured, measure_pair, overlap
 from rankrise.checkpoints.compare._result import Diff, Row
-from rankrise.checkpoints.compare._sources import Source, Step, find_sources, jumps, open_source
+from rankrise.checkpoints.compare._sources import Source, Step, find_sources, jumps, note_on_order, open_source
 from rankrise.checkpoints.delta import find_device, note_on_size
 from rankrise.checkpoints.files import Checkpoint
 from rankrise.checkpoints.match import Pair, Preflight, match_checkpoints
@@ -36,7 +36,7 @@ class Progress:
         return self.seconds * (self.total - self.done) / self.done if self.done >= 0.01 * self.total else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A diff before any value is read: the open checkpoints and what was found by names and shapes."""
 
@@ -70,7 +70,8 @@ def plan_diff(
         base_step = steps[0].step
         start, steps, checkpoints = checkpoints[0], steps[1:], checkpoints[1:]
     preflights = [match_checkpoints(start, checkpoint) for checkpoint in checkpoints]
-    preflights[0] = replace(preflights[0], notes=(*note, *preflights[0].notes))
+    order = note_on_order(start, steps)
+    preflights[0] = replace(preflights[0], notes=(*note, *((order,) if order else ()), *preflights[0].notes))
     return Plan(start, steps, checkpoints, tuple(preflights), base_step)
 
 

@@ -13,8 +13,10 @@ from rankrise.checkpoints.compare._result import Row, Status
 from rankrise.checkpoints.delta import (
     Matrix,
     delta_blocks,
+    find_intruders,
     first_pass,
     full_floor,
+    is_whole,
     leading_values,
     matrices,
     quick_floor,
@@ -133,9 +135,18 @@ def _measure_matrix(matrix: Matrix, *, step: int, summary: bool) -> Measured:
         values = spectrum(blocks, matrix.shape)
         fields = spectral_fields(values, matrix.shape)
         floor = full_floor(matrix, sums) or quick_floor(matrix, sums, values)
+        if is_whole(matrix.shape, device=matrix.device):
+            fields |= _intruder_fields(*matrix.weights(0, matrix.shape[0]))
     if floor is not None:
         fields |= {"rank_above_floor": floor.rank, "rank_lower": floor.lower, "rank_upper": floor.upper}
     return Measured(replace(row, **fields), change)
+
+
+def _intruder_fields(base: Tensor, tuned: Tensor) -> dict[str, Any]:
+    found = find_intruders(base, tuned) if bool(base.isfinite().all()) and bool(tuned.isfinite().all()) else None
+    if found is None:
+        return {}
+    return {"intruders": found.num, "least_cosine": found.least_cosine, "null_least_cosine": found.null}
 
 
 def _measure_adapter(base: Checkpoint | None, tuned: Checkpoint, pair: Pair, *, step: int, summary: bool) -> Measured:
@@ -177,6 +188,9 @@ def _measure_adapter(base: Checkpoint | None, tuned: Checkpoint, pair: Pair, *, 
     fields = spectral_fields(sigma[:width], shape, inner=width)
     if summary:
         fields = {key: fields[key] for key in ("spectral_norm", "stable_rank")}
+    elif base is not None and pair.base_name is not None and is_whole(shape):
+        weight = base.read_weight(pair.base_name).reshape(shape).float()
+        fields |= _intruder_fields(weight, weight + (left @ right.mT - left0 @ right0.mT).float())
     change = (torch.cat([left, -left0], 1), torch.cat([right, right0], 1))
     return Measured(replace(row, **fields), change)
 

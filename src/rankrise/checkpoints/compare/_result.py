@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rankrise.checkpoints.compare._sources import Step
+from rankrise.checkpoints.files import show
 from rankrise.checkpoints.match import Preflight
 from rankrise.signals import Stages, detect_stages
 from rankrise.store import replacing
@@ -61,8 +62,21 @@ class Row:
     null_stable_rank: float | None = None
     null_effective_rank: float | None = None
     null_energy_rank_90: float | None = None
+    intruders: int | None = None  # leading directions of the tuned weight that are new to the base
+    least_cosine: float | None = None  # of a leading direction with the base's leading directions
+    null_least_cosine: float | None = None  # the same of a random change of this size; None where there is no candidate
     overlap: float | None = None  # cosine between this change and that of the step before
     spectrum: tuple[float, ...] = ()
+
+    @property
+    def has_spike(self) -> bool | None:
+        """Whether one direction holds more than two thirds of the squared change, twice a random one's share or more.
+
+        The stable rank ‖Δ‖² / σ₁² is below 1.5 and below half of the null. None where there is no null.
+        """
+        if self.stable_rank is None or self.null_stable_rank is None:
+            return None
+        return self.stable_rank < min(1.5, self.null_stable_rank / 2)
 
     @property
     def num_parameters(self) -> int:
@@ -84,7 +98,7 @@ def record(row: Row) -> dict[str, Any]:
     """A row as plain values, with the leading singular values."""
     values = dataclasses.asdict(row)
     values["shape"] = list(row.shape)
-    values["relative"] = row.relative
+    values |= {"relative": row.relative, "has_spike": row.has_spike}
     values["spectrum"] = list(row.spectrum[:_SHOWN])
     return {key: _plain(value) for key, value in values.items()}
 
@@ -94,14 +108,24 @@ def table(rows: Sequence[Row]) -> "pa.Table":
     import pyarrow as pa
 
     counts = ("step", "layer", "head")
-    ranks = ("energy_rank_90", "energy_rank_95", "energy_rank_99", "rank_above_floor", "rank_lower", "rank_upper")
+    ranks = (
+        "intruders",
+        "energy_rank_90",
+        "energy_rank_95",
+        "energy_rank_99",
+        "rank_above_floor",
+        "rank_lower",
+        "rank_upper",
+    )
     columns: dict[str, pa.Array] = {}
-    for name in (*(f.name for f in dataclasses.fields(Row)), "relative", "num_parameters"):
+    for name in (*(f.name for f in dataclasses.fields(Row)), "relative", "has_spike", "num_parameters"):
         values = [getattr(row, name) for row in rows]
         if name in ("name", "circuit", "kind", "dtype", "status"):
             kind = pa.string()
         elif name in counts or name in ranks:
             kind = pa.int64() if name == "step" else pa.int32()
+        elif name == "has_spike":
+            kind = pa.bool_()
         elif name == "num_parameters":
             kind = pa.int64()
         else:
@@ -128,11 +152,11 @@ class Total:
     num_parameters: int
     norm: float | None  # ‖Δ‖_F over all weights; None where none was measured
     base_norm: float | None  # of the weights that have one
-    relative: float | None
+    relative: float | None  # ‖Δ‖_F / ‖W0‖_F over the matrices: norms and biases are left out
     num_not_finite: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Diff:
     """What one or several checkpoints learned over a base, weight by weight and head by head."""
 
@@ -143,6 +167,14 @@ class Diff:
     summary: bool
     notes: tuple[str, ...]
     seconds: float
+
+    def __repr__(self) -> str:
+        """One line: what was compared, and how much changed."""
+        total = self.totals[-1]
+        size = "" if total.relative is None else f" by {100 * total.relative:.3g}%"
+        steps = f" in {len(self.steps)} steps" if self.is_series else ""
+        what = f"{total.num_changed} of {total.num_tensors} weights changed{size}{steps}"
+        return f"<Diff of {show(self.base or 'adapters', 60)}: {what}, {len(self.rows)} rows>"
 
     @property
     def is_series(self) -> bool:
@@ -182,6 +214,15 @@ class Diff:
             curves["overlap"].append(self._cosine(total.step))
         return curves
 
+    @property
+    def alarms(self) -> dict[str, list[str]]:
+        """Names of the weights of the last step with a spike of rank 1, and of those with intruder dimensions."""
+        rows = self.weights()
+        return {
+            "spikes": [row.name for row in rows if row.has_spike],
+            "intruders": [row.name for row in rows if row.intruders],
+        }
+
     @functools.cached_property
     def stages(self) -> Stages | None:
         """Stages in the rise of the mean effective rank (stable rank in a summary); None for fewer than 20 steps."""
@@ -201,6 +242,7 @@ class Diff:
             "seconds": self.seconds,
             "notes": list(self.notes),
             "preflight": preflight.to_json(),
+            "alarms": self.alarms,
             "totals": [vars(total) for total in self.totals],
             "curves": {"step": [step.step for step in self.steps], **self.curves} if self.is_series else None,
             "stages": None if self.stages is None else [vars(stage) for stage in self.stages.stages],
@@ -236,11 +278,24 @@ def weighted_cosine(pairs: Sequence[tuple[float, float]]) -> float | None:
     return sum(cosine * norm**2 for cosine, norm in pairs) / weight if weight else None
 
 
+def relative_size(rows: Sequence[Row]) -> float | None:
+    """`‖Δ‖_F / ‖W0‖_F` over the matrices among some rows, or over all where there is no matrix.
+
+    Norms and biases are left out: they are few numbers of another size, near 1 where matrices are near 0.02, so that
+    they would hide what the matrices did.
+    """
+    known = [row for row in rows if row.norm is not None and row.base_norm is not None]
+    known = [row for row in known if row.kind != "vector"] or known
+    base = math.hypot(*(row.base_norm or 0.0 for row in known))
+    return math.hypot(*(row.norm or 0.0 for row in known)) / base if base else None
+
+
 def _total(step: int, rows: Sequence[Row]) -> Total:
     measured = [row for row in rows if row.norm is not None]
     norm = math.sqrt(sum((row.norm or 0.0) ** 2 for row in measured)) if measured else None
     known = [row for row in measured if row.base_norm is not None]
     base = math.sqrt(sum((row.base_norm or 0.0) ** 2 for row in known)) if known else None
+    is_complete = len(known) == len(measured)
     return Total(
         step=step,
         num_tensors=len(rows),
@@ -248,7 +303,7 @@ def _total(step: int, rows: Sequence[Row]) -> Total:
         num_parameters=sum(row.num_parameters for row in rows),
         norm=norm,
         base_norm=base,
-        relative=norm / base if norm is not None and base and len(known) == len(measured) else None,
+        relative=relative_size(measured) if is_complete else None,
         num_not_finite=sum(not row.is_finite for row in rows),
     )
 

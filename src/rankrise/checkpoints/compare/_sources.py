@@ -144,6 +144,21 @@ def number_steps(paths: Sequence[str | PathLike[str]]) -> list[Step]:
     return [Step(n, path) for n, path in enumerate(given, start=1)]
 
 
+def note_on_order(base: Source | None, tuned: Sequence[Step]) -> str | None:
+    """A question where the base is a later step of the run than what it is compared with; None otherwise.
+
+    >>> note_on_order("run/checkpoint-300", [Step(0, Path("run/checkpoint-100"))])
+    'the base checkpoint-300 is a later step than checkpoint-100: if checkpoint-100 came first, swap the two'
+    """
+    if base is None or not tuned:
+        return None
+    paths = [_path(base), tuned[0].path]
+    if number_steps(paths)[0].path == paths[0]:  # in order, or without numbers that order them
+        return None
+    first, second = (show(path.name) for path in paths)
+    return f"the base {first} is a later step than {second}: if {second} came first, swap the two"
+
+
 def jumps(
     steps: Sequence[int], norms: Sequence[float | None], cosines: Sequence[float | None], *, start: int = 0
 ) -> list[tuple[int, int, str]]:

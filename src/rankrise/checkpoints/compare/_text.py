@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rankrise._tables import table
-from rankrise.checkpoints.compare._result import Diff, Row, Total
+from rankrise.checkpoints.compare._result import Diff, Row, Total, relative_size
 from rankrise.checkpoints.files import show
 
 _MOST_ROWS = 60
@@ -45,6 +45,7 @@ def summary_lines(diff: Diff) -> list[str]:
         if len(by_kind) > 1:
             shares = ", ".join(f"{kind} {share:.0%}" for kind, share in by_kind[:6])
             lines.append(f"where (share of the squared change): {shares}")
+    lines += _alarm_lines(diff)
     if total.num_not_finite:
         names = [show(row.name, 60) for row in diff.weights() if not row.is_finite]
         lines.append(f"not finite: {len(names)} weights hold NaN or infinity, such as {names[0]}")
@@ -72,7 +73,7 @@ def layer_table(diff: Diff, step: int | None = None) -> list[dict[str, str]]:
                 "layer": "other" if layer < 0 else str(layer),
                 "weights": str(len(rows)),
                 "changed": str(sum(row.status == "changed" for row in rows)),
-                "relative": number(_relative(rows)),
+                "relative": percent(relative_size(rows)),
                 "norm": number(_norm(rows)),
                 "stable rank": number(_mean(row.stable_rank for row in matrices)),
                 **({} if diff.summary else {"effective": number(_mean(row.effective_rank for row in matrices))}),
@@ -92,7 +93,7 @@ def head_table(diff: Diff, step: int | None = None) -> list[dict[str, str]]:
         line = {"layer": str(layer), "head": str(head)}
         for circuit, row in sorted(rows.items()):
             line |= {
-                f"{circuit} relative": number(row.relative) if row.status == "changed" else row.status,
+                f"{circuit} relative": percent(row.relative) if row.status == "changed" else row.status,
                 f"{circuit} stable": number(row.stable_rank),
                 f"{circuit} 90%": number(row.energy_rank_90),
                 f"{circuit} null": number(row.null_stable_rank),
@@ -107,8 +108,9 @@ def curve_table(diff: Diff) -> list[dict[str, str]]:
     columns = [name for name in _COLUMNS[1:] if any(value is not None for value in diff.curves[name])]
     if "relative" not in columns:
         columns.insert(0, "norm")
+    shown = {name: percent if name == "relative" else number for name in columns}
     return [
-        {"step": str(step.step)} | {_title(name): number(diff.curves[name][i]) for name in columns}
+        {"step": str(step.step)} | {_title(name): shown[name](diff.curves[name][i]) for name in columns}
         for i, step in enumerate(diff.steps)
     ]
 
@@ -120,13 +122,31 @@ def number(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
+def percent(value: float | None) -> str:
+    """A share in percent with three digits, or a dash.
+
+    >>> percent(0.04567), percent(1.5), percent(None)
+    ('4.57%', '150%', '-')
+    """
+    return "-" if value is None or value != value else f"{100 * value:.3g}%"
+
+
+def changed_by(value: float) -> str:
+    """The one number that says how much a model changed, in the words of `diff` and `lora`.
+
+    >>> changed_by(0.02)
+    'the matrices changed by 2%'
+    """
+    return f"the matrices changed by {percent(value)}"
+
+
 def _headline(diff: Diff, total: Total) -> str:
     if diff.is_identical:
         return f"identical: none of {total.num_tensors} weights differs ({total.num_parameters:,} parameters)"
     size = f"‖Δ‖ = {number(total.norm)}"
     if total.relative is not None:
         between = any(pair.base_delta is not None for pair in diff.preflights[-1].pairs)
-        size += f", {total.relative:.3g} of {'what the base adapter adds' if between else '‖W0‖'}"
+        size = f"{changed_by(total.relative)}{' of what the base adapter adds' if between else ''}; {size}"
     return f"{total.num_changed} of {total.num_tensors} weights changed ({total.num_parameters:,} parameters); {size}"
 
 
@@ -136,7 +156,7 @@ def _line(row: Row, summary: bool) -> dict[str, str]:
         "weight": show(row.name, 64),
         "shape": "×".join(map(str, row.shape)) or "1",
         "dtype": row.dtype,
-        "relative": number(row.relative) if changed else row.status,
+        "relative": percent(row.relative) if changed else row.status,
         "norm": number(row.norm),
         "stable rank": number(row.stable_rank),
     }
@@ -147,7 +167,44 @@ def _line(row: Row, summary: bool) -> dict[str, str]:
             "90% energy": number(row.energy_rank_90),
         }
     at_least = "≥" if summary and row.rank_above_floor is not None and row.rank_above_floor >= 8 else ""
-    return values | {"above floor": at_least + number(row.rank_above_floor)}
+    return values | {"above floor": at_least + number(row.rank_above_floor), "alarm": _alarm(row)}
+
+
+def _alarm(row: Row) -> str:
+    found = ["spike"] if row.has_spike else []
+    if row.intruders:
+        found.append(f"{row.intruders} intruder{'s' if row.intruders > 1 else ''}")
+    return ", ".join(found) or "-"
+
+
+def _alarm_lines(diff: Diff) -> list[str]:
+    """Spikes of rank 1 and intruder dimensions, each beside what a random change of the same size would show."""
+    rows = diff.weights()
+    lines = []
+    judged = [row for row in rows if row.has_spike is not None]
+    spikes = sorted((row for row in judged if row.has_spike), key=lambda row: row.stable_rank or 0.0)
+    if spikes:
+        most = spikes[0]
+        null = 1 / (most.null_stable_rank or 1.0)
+        lines.append(
+            f"alarm: a spike of rank 1 in {len(spikes)} of {len(judged)} matrices: one direction holds more than two "
+            f"thirds of the squared change, {percent(1 / (most.stable_rank or 1.0))} in {show(most.name, 80)}, where a "
+            f"random change has {percent(null)}"
+        )
+    compared = [row for row in rows if row.least_cosine is not None]
+    new = sorted((row for row in compared if row.intruders), key=lambda row: row.least_cosine or 0.0)
+    if new:
+        most = new[0]
+        lines.append(
+            f"alarm: intruder dimensions in {len(new)} of {len(compared)} matrices: leading directions of the tuned "
+            f"weight that are new to the base, {most.intruders} in {show(most.name, 80)} (cosine "
+            f"{number(most.least_cosine)} with the base's leading directions, where a random change of this size "
+            f"leaves {number(most.null_least_cosine)})"
+        )
+    if judged and not lines:
+        against = f", and none of {len(compared)} an intruder dimension" if compared else ""
+        lines.append(f"alarms: none of {len(judged)} matrices has a spike of rank 1{against}")
+    return lines
 
 
 def _title(name: str) -> str:
@@ -161,13 +218,7 @@ def _size(row: Row) -> float:
 
 
 def _sized(row: Row) -> str:
-    return f"{row.relative:.2%}" if row.relative is not None else f"‖Δ‖ {number(row.norm)}"
-
-
-def _relative(rows: Sequence[Row]) -> float | None:
-    known = [row for row in rows if row.norm is not None and row.base_norm is not None]
-    base = sum((row.base_norm or 0) ** 2 for row in known)
-    return (sum((row.norm or 0) ** 2 for row in known) / base) ** 0.5 if base else None
+    return percent(row.relative) if row.relative is not None else f"‖Δ‖ {number(row.norm)}"
 
 
 def _norm(rows: Sequence[Row]) -> float | None:

@@ -19,6 +19,7 @@ from rankrise.checkpoints.match import Pair
 
 HELD_BYTES = 2**31  # of tensors held: a change, or a change and the factors of others; what is larger is read again
 BLOCK_ELEMENTS = 2**18  # 1 MB in float32: it stays in the cache, and its memory is used again without page faults
+_ONE_PIECE = 2**21  # a change up to this size is read in one piece: putting blocks together would cost more
 _READ_AGAIN_ELEMENTS = 2**24  # of a change that is too large to hold, whose every block costs a product
 
 
@@ -185,7 +186,9 @@ class Delta:
     def _read_whole(self) -> Tensor:
         whole: Tensor | None = None
         at = 0
-        for block in self._read(BLOCK_ELEMENTS):  # to its end, where the norm of the base is known
+        size = math.prod(self.matrix.shape)
+        elements = BLOCK_ELEMENTS if size > _ONE_PIECE else size
+        for block in self._read(elements):  # to its end, where the norm of the base is known
             if len(block) == self.matrix.shape[0]:
                 whole = block
                 continue

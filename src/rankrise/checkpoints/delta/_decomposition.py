@@ -74,6 +74,11 @@ class Decomposition:
         return Decomposition(self.shape, *kept, self.squared_norm, rest, is_exact=False)
 
     @property
+    def has_factors(self) -> bool:
+        """Whether factors are held."""
+        return self.left.shape[1] > 0
+
+    @property
     def num_bytes(self) -> int:
         """Return the number of bytes of both factors."""
         return self.left.nbytes + self.right.nbytes

@@ -152,13 +152,17 @@ def full_floor(matrix: Matrix, sums: Sums) -> Floor | None:
     """Directions above the floor with rows and columns brought to one scale; None where the grid is not known."""
     if matrix.has_scales or sums.largest > _LARGEST:
         return None
-    limit = _SPECTRUM_WORK.get(torch.device(matrix.device).type, _SPECTRUM_WORK["cpu"])
-    if matrix.shape[0] * matrix.shape[1] > limit:
+    if not is_whole(matrix.shape, matrix.device):
         return None
     block = matrix.rows(0, matrix.shape[0])
     base_dtype, tuned_dtype = _grids(matrix, sums)
     found = rank_above_floor(block.base, block.tuned, base_dtype=base_dtype, tuned_dtype=tuned_dtype)
     return Floor(int(found.rank), int(found.lower), int(found.upper), None)
+
+
+def is_whole(shape: tuple[int, ...], device: str = "cpu") -> bool:
+    """Whether a weight is small enough to be worked on in one piece, with decompositions of its own size."""
+    return math.prod(shape) <= _SPECTRUM_WORK.get(torch.device(device).type, _SPECTRUM_WORK["cpu"])
 
 
 def quick_floor(matrix: Matrix, sums: Sums, values: Tensor) -> Floor | None:

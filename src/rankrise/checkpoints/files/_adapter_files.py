@@ -50,6 +50,8 @@ class LowRankDelta:
     kept: str = "peft"  # "peft": A (rank, in), B (out, rank); "mlx": their transposes
     transposed: bool = False  # the weight is stored (in, out): Conv1D and embeddings
     by_parameter: bool = False  # the config names the weight (`target_parameters`) and not its module
+    expert: int | None = None  # which of a stack: A is then (experts · rank, in) and B (out, rank · experts)
+    alpha: str = ""  # tensor that states alpha, in a LoRA file of kohya or diffusers
 
     @property
     def is_linear(self) -> bool:
@@ -69,6 +71,8 @@ class LowRankDelta:
         a, b = (read(name).to(torch.float64) for name in (self.a, self.b))
         if self.kept == "mlx":
             a, b = a.mT, b.mT
+        if self.expert is not None:
+            a, b = a.reshape(-1, self.rank, a.shape[1])[self.expert], b.reshape(len(b), self.rank, -1)[..., self.expert]
         left, right = self.scale * b.flatten(1), a.flatten(1).mT
         return (right, left) if self.transposed else (left, right)
 
@@ -102,8 +106,11 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
             _put(pairs, match["module"], match["kind"], name)
         elif "lora_" in name:
             raise ValueError(f"An adapter must be plain LoRA, scale·BA; it has {show(name)!r}. Merge it first.")
-    deltas = {}
+    deltas: dict[str, LowRankDelta] = {}
     for module, names in pairs.items():
+        if stack := _stack(module, parameters):
+            deltas |= _expert_deltas(tensors, _both(module, names, "lora_A", "lora_B"), stack, ranks, alphas, config)
+            continue
         prefix = "lora_embedding_" if any(key.startswith("lora_embedding_") for key in names) else "lora_"
         a, b = _both(module, names, f"{prefix}A", f"{prefix}B")
         rank, inputs, outputs = _peft_shapes(module, tensors[a].shape, tensors[b].shape)
@@ -118,15 +125,54 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
     return deltas
 
 
+STACK_ORDER = ("gate_up_proj", "gate_proj", "up_proj", "down_proj")  # in which models of transformers register them
+
+
+def _stack(module: str, parameters: list[str]) -> str:
+    """The fused weight of experts that a pair adapts, "" for none.
+
+    PEFT wraps the module of the experts once for each of its parameters: the last one that the model registers is
+    outside, and the others are below `base_layer`.
+    """
+    plain = module.removesuffix(".base_layer" * module.count(".base_layer"))
+    names = [f"{plain.removeprefix('base_model.model.')}.{last}" for last in STACK_ORDER]
+    found = [name for name in names if any(f".{name}".endswith(f".{target}") for target in parameters)]
+    depth = module.count(".base_layer")
+    return found[-1 - depth] if depth < len(found) else ""
+
+
+def _expert_deltas(
+    tensors: Mapping[str, TensorInfo],
+    factors: tuple[str, str],
+    stack: str,
+    ranks: PeftSettings,
+    alphas: PeftSettings,
+    config: Mapping[str, Any],
+) -> dict[str, LowRankDelta]:
+    """What is added to each expert of a fused weight."""
+    a, b = factors
+    (rows, inputs), (outputs, columns) = tensors[a].shape, tensors[b].shape
+    rank = ranks.of(stack)
+    if type(rank) is not int or rows % rank or rows != columns:
+        raise _unfit(stack, tensors[a].shape, tensors[b].shape)
+    scale = _peft_scale(config, alphas, stack, rank)
+    names = {f"{stack}[{expert}]": expert for expert in range(rows // rank)}
+    return {
+        name: LowRankDelta(name, a, b, scale, (outputs, inputs), rank, by_parameter=True, expert=expert)
+        for name, expert in names.items()
+    }
+
+
 def _parameters(config: Mapping[str, Any]) -> list[str]:
-    """The weights that a config names as parameters, which must be those of linear modules and not of experts."""
+    """The weights that a config names as parameters: those of linear modules, and the fused ones of experts."""
     given = config.get("target_parameters") or []
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise ValueError(f"target_parameters of an adapter must be a list of names; got {show(given, 40)!r}. {_MEND}")
-    if other := next((name for name in given if not name.endswith(".weight")), None):
+    known = tuple(f".{last}" for last in ("weight", *STACK_ORDER))
+    if other := next((name for name in given if not f".{name}".endswith(known)), None):
         raise ValueError(
-            f"An adapter must be plain LoRA, scale·BA; its config has target_parameters with {show(other)!r}, which "
-            "holds several matrices. Merge it first."
+            f"An adapter must be plain LoRA, scale·BA; its config has target_parameters with {show(other)!r}, of which "
+            "it is not known whether it holds several matrices. Merge it first."
         )
     return given
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from rankrise.checkpoints.files._adapter_files import LowRankDelta, is_mlx, mlx_deltas, peft_deltas
 from rankrise.checkpoints.files._folders import File, find_file, find_inside, has_file, read_json, show
 from rankrise.checkpoints.files._hub import local_path
+from rankrise.checkpoints.files._image_adapters import image_deltas, image_kind
 from rankrise.checkpoints.files._quantised import Scale, find_scales
-from rankrise.checkpoints.files._safetensors import TensorInfo, open_safetensors
+from rankrise.checkpoints.files._safetensors import SafetensorsFile, TensorInfo, open_safetensors
 from rankrise.checkpoints.files._torch_files import TORCH_SUFFIXES, file_format, is_weights, open_torch
 
 
@@ -36,24 +37,25 @@ class Part(Protocol):
 class Checkpoint:
     """A checkpoint on disk; nothing of it is held in memory but names, shapes and its config.
 
-    `kind` is "safetensors", "sharded", "peft", "mlx" or "torch". Of an adapter, `deltas` says what it adds to which
-    weight, and `tensors` still lists what its file holds.
+    `kind` is "safetensors", "sharded" or "torch", and of an adapter "peft", "mlx", "kohya" or "diffusers". Of an
+    adapter, `deltas` says what it adds to which weight, and `tensors` still lists what its file holds.
     """
 
     path: Path
     kind: str
     config: Mapping[str, Any] | None  # config.json or adapter_config.json
-    tensors: Mapping[str, TensorInfo]
+    tensors: Mapping[str, TensorInfo] = field(repr=False)
     parts: Mapping[str, Part] = field(repr=False)  # by tensor
-    deltas: Mapping[str, LowRankDelta] = field(default_factory=dict)  # by weight
-    scales: Mapping[str, Scale] = field(default_factory=dict)  # by weight
+    deltas: Mapping[str, LowRankDelta] = field(default_factory=dict, repr=False)  # by weight
+    scales: Mapping[str, Scale] = field(default_factory=dict, repr=False)  # by weight
     identities: tuple[tuple[int, int], ...] = ()  # of the files the tensors are in
     notes: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the header, of one safetensors file
 
     @property
     def is_adapter(self) -> bool:
         """Whether it holds changes of weights and not the weights."""
-        return self.kind in ("peft", "mlx")
+        return self.kind in ("peft", "mlx", "kohya", "diffusers")
 
     def read(self, name: str) -> Tensor:
         """A whole tensor on the CPU in the dtype it is stored in.
@@ -178,6 +180,9 @@ def _safetensors(path: Path, file: File, folder: Path) -> Checkpoint:
         raise ValueError(
             f"{show(path)} must hold weights or an adapter; it holds both ({show(wrapped)!r}). Merge the adapter first."
         )
+    kind = image_kind(part.tensors) if adapter is None else None
+    if kind is not None:
+        return _image_adapter(path, kind, part, file)
     if any(".lora_" in name for name in part.tensors):
         return _adapter(path, "peft", part, file, adapter, peft_deltas)
     return _whole(path, "safetensors", part, file, _config(folder))
@@ -196,6 +201,21 @@ def _adapter(path: Path, kind: str, part: Part, file: File, config: dict[str, An
         parts=dict.fromkeys(part.tensors, part),
         deltas=deltas(part.tensors, config),
         identities=(file.identity,),
+    )
+
+
+def _image_adapter(path: Path, kind: str, part: SafetensorsFile, file: File) -> Checkpoint:
+    deltas, notes = image_deltas(part.tensors, part.metadata, part.read)
+    return Checkpoint(
+        path=path,
+        kind=kind,
+        config=None,
+        tensors=part.tensors,
+        parts=dict.fromkeys(part.tensors, part),
+        deltas=deltas,
+        identities=(file.identity,),
+        notes=notes,
+        metadata=part.metadata,
     )
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -193,7 +194,13 @@ def num_bytes(layout: Layout) -> int:
     return sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout.values())
 
 
-def stream_tensors(path: Path, layout: Layout, tensors: Iterable[tuple[str, Tensor]], label: str) -> None:
+def stream_tensors(
+    path: Path,
+    layout: Layout,
+    tensors: Iterable[tuple[str, Tensor]],
+    label: str,
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Replace `path` by `tensors`, of which one is in memory at a time.
 
     Args:
@@ -201,12 +208,13 @@ def stream_tensors(path: Path, layout: Layout, tensors: Iterable[tuple[str, Tens
         layout: Dtype and shape of every tensor.
         tensors: Every tensor of the layout, in any order.
         label: Name of the failpoints.
+        metadata: More entries of the header, beside the format.
 
     Raises:
         OSError: The disk is full or read-only.
         ValueError: A tensor is missing, or not as the layout says.
     """
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
     begins, at = {}, 0
     for name in sorted(layout, key=lambda n: (-layout[n][0].itemsize, n)):  # wide ones first: all are aligned
         dtype, shape = layout[name]

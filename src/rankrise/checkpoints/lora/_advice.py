@@ -16,6 +16,7 @@ from typing import Any
 
 from rankrise.checkpoints.lora._allocation import SIZES, RankRule, allocate_ranks, ranks_for_energy, snapped
 from rankrise.checkpoints.lora._peft_writer import lora_arguments
+from rankrise.checkpoints.match import is_expert_stack
 from rankrise.store import load_initial, load_run, load_spec
 
 _CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -103,7 +104,7 @@ class Advice:
         >>> advise([spectrum], energy=0.8).training_config()["rank_pattern"]
         {'h\\.0\\.q': 1}
         """
-        return lora_arguments(self.ranks)
+        return lora_arguments(self.ranks, parameters=[name for name in self.ranks if is_expert_stack(name)])
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice as values that JSON can hold; what is not known is None."""

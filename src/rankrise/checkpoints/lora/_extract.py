@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rankrise.checkpoints.delta import find_device, note_on_size
+from rankrise.checkpoints.delta import StackDecomposition, find_device, note_on_size
 from rankrise.checkpoints.files import Checkpoint, local_path, open_checkpoint, show
 from rankrise.checkpoints.lora._advice import Advice, check_any
 from rankrise.checkpoints.lora._allocation import RankRule
@@ -45,6 +45,7 @@ class Extraction:
     logits: LogitsCheck | None
     preflight: Preflight
     notes: tuple[str, ...] = ()  # where it falls short of what was asked for
+    relative_size: float | None = None  # ‖Δ‖_F / ‖W‖_F over all matrices, as `diff` reports it
 
     def to_json(self) -> dict[str, Any]:
         """Return the extraction as values that JSON can hold."""
@@ -53,6 +54,7 @@ class Extraction:
             "rule": self.advice.rule,
             "error": self.error,
             "total_error": self.total_error,
+            "relative_size": self.relative_size,
             "errors": {show(name): value for name, value in self.errors.items()},
             "num_bytes": self.num_bytes,
             "is_exact": self.is_exact,
@@ -196,6 +198,7 @@ def extract_lora(
         logits=logits,
         preflight=preflight,
         notes=_notes(rule, advice, found, errors, dtype),
+        relative_size=math.sqrt(work.matrix_squares[0] / work.matrix_squares[1]) if work.matrix_squares[1] else None,
     )
 
 
@@ -216,14 +219,19 @@ def preflight_lora(base: Checkpoint, tuned: Checkpoint) -> Preflight:
 
 
 def _adapter_module(found: Found, rank: int, dtype: torch.dtype) -> AdapterModule:
+    shape, num_experts = found.spectrum.shape, 1
+    if isinstance(found.decomposition, StackDecomposition):
+        num_experts = len(found.decomposition.parts)
+        shape = (shape[0] // num_experts, shape[1] // num_experts)
     return AdapterModule(
         found.module.name,
-        found.spectrum.shape,
+        shape,
         rank,
         dtype,
         lambda: found.factors(rank),
         found.module.is_transposed,
         found.module.is_parameter,
+        num_experts,
     )
 
 

@@ -13,7 +13,7 @@ from rankrise.checkpoints.files import Checkpoint, show
 from rankrise.checkpoints.lora._work import Other
 from rankrise.checkpoints.match import Module, Preflight, find_modules
 
-_NOT_WHOLE = {"linear", "conv1d", "expert"}  # what "all" leaves to A and B, or out
+_NOT_WHOLE = {"linear", "conv1d", "expert", "experts", "experts, transposed"}  # what "all" leaves to A and B, or out
 _NEVER = ("a name PEFT cannot match", "a parameter without a module")
 
 
@@ -50,13 +50,13 @@ def find_saved(
         assert pair.base_name is not None
         assert pair.tuned_name is not None
         module = modules[pair.base_name]
-        places[f"{module.name}.{module.parameter}"] = pair.tuned_name
+        places[module.in_memory] = pair.tuned_name
         is_resized = pair.is_resized(base.tensors, tuned.tensors)
         kinds.setdefault(module.name, set()).add("resized" if is_resized else module.kind)
     matched = {pair.tuned_name for pair in preflight.pairs}
     for tensor, module in find_modules(tuned).items():
         if tensor not in matched and module.name:  # a head that only the tuned model has
-            places.setdefault(f"{module.name}.{module.parameter}", tensor)
+            places.setdefault(module.in_memory, tensor)
             kinds.setdefault(module.name, set()).add(module.kind)
     same: set[str] = set()
     if "all" in wanted:

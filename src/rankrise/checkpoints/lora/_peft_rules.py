@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankrise.checkpoints.files import PeftSettings, show
+from rankrise.checkpoints.match import is_expert_stack
 
 # A target that ends in one of these is replaced by the fused weight of the experts, in a model with experts.
 _TAKEN_FOR_EXPERTS = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
@@ -29,7 +30,7 @@ def read_config(config: Mapping[str, Any], modules: Iterable[str], *, has_expert
 
     Args:
         config: An `adapter_config.json`.
-        modules: Names of all modules with a weight, as the model has them in memory.
+        modules: Names in memory of all modules with a weight, and of the fused weights of experts.
         has_experts: Whether the model has experts, for which PEFT replaces some targets.
 
     Raises:
@@ -47,7 +48,7 @@ def read_config(config: Mapping[str, Any], modules: Iterable[str], *, has_expert
     found: dict[str, Setting] = {}
     keys: list[str] = []
     for name in modules:
-        key = f"{name}.weight"
+        key = name if is_expert_stack(name) else f"{name}.weight"
         if any(key == target or key.endswith(f".{target}") for target in parameters):
             if _is_target(config, targets, name):
                 raise ValueError(f"PEFT must be told a module or its parameter; {show(name)!r} is told as both.")

@@ -10,15 +10,16 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from rankrise.checkpoints.files import Layout, num_bytes, show, stream_tensors
+from rankrise.checkpoints.files import STACK_ORDER, Layout, num_bytes, show, stream_tensors
+from rankrise.checkpoints.match import is_expert_stack
 from rankrise.store import failpoint, sync, write_json
 
 PREFIX = "base_model.model."
@@ -36,11 +37,17 @@ class AdapterModule:
     factors: Callable[[], tuple[Tensor, Tensor]]  # A (r, in) and B (out, r), made when they are written
     is_transposed: bool = False  # the weight is stored (in, out)
     is_parameter: bool = False  # PEFT is told the parameter (`target_parameters`) and not the module
+    num_experts: int = 1  # of a stack, in which each has this rank
 
     @property
     def target(self) -> str:
         """What PEFT matches its patterns with: the module's name, or that of its parameter."""
-        return f"{self.name}.weight" if self.is_parameter else self.name
+        return f"{self.name}.weight" if self.is_parameter and not is_expert_stack(self.name) else self.name
+
+    @property
+    def width(self) -> int:
+        """Return the number of rows of A and of columns of B."""
+        return self.rank * self.num_experts
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """A and B as they are written.
@@ -48,7 +55,7 @@ class AdapterModule:
         Raises:
             ValueError: A number is not finite in this dtype.
         """
-        a, b = (t.to("cpu", self.dtype) for t in padded(*self.factors(), self.rank))
+        a, b = (t.to("cpu", self.dtype) for t in padded(*self.factors(), self.width))
         if not (a.isfinite().all() and b.isfinite().all()):
             raise ValueError(f"Factors must be finite; those of {show(self.name)!r} are not in {self.dtype}.")
         return a, b
@@ -75,10 +82,17 @@ class Adapter:
     others: Sequence[str] = ()  # modules that must not be adapted
     base_config: Mapping[str, Any] = field(default_factory=dict)  # entries of another config to keep
 
+    file_name = MODEL
+    metadata: ClassVar[Mapping[str, str]] = {}
+
     @property
     def num_bytes(self) -> int:
         """Return the number of bytes of all tensors."""
         return num_bytes(self.layout())
+
+    def names(self, module: str) -> tuple[str, str]:
+        """Names of A and B in the file."""
+        return factor_names(module, [module.name for module in self.modules])
 
     def config(self) -> dict[str, Any]:
         """`adapter_config.json`."""
@@ -107,20 +121,68 @@ class Adapter:
         found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for module in self.modules:
             outputs, inputs = module.shape
-            for letter, shape in (("A", (module.rank, inputs)), ("B", (outputs, module.rank))):
-                found[f"{PREFIX}{module.name}.lora_{letter}.weight"] = module.dtype, shape
+            shapes = (module.width, inputs), (outputs, module.width)
+            found |= {name: (module.dtype, shape) for name, shape in zip(self.names(module.name), shapes, strict=True)}
         return found | {f"{PREFIX}{name}": (whole.dtype, whole.shape) for name, whole in self.saved.items()}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that the layout names, one module at a time."""
         for module in self.modules:
-            for letter, tensor in zip("AB", module.tensors(), strict=True):
-                yield f"{PREFIX}{module.name}.lora_{letter}.weight", tensor
+            yield from zip(self.names(module.name), module.tensors(), strict=True)
         for name, whole in self.saved.items():
             yield f"{PREFIX}{name}", whole.read()
 
 
-def write_adapter(out: Path, adapter: Adapter, check: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def factor_names(module: str, adapted: Iterable[str]) -> tuple[str, str]:
+    """Names of A and B in a file of PEFT.
+
+    PEFT wraps the module of the experts once for each of its parameters, in the order in which the model registers
+    them; the last one is outside, and the others are its `base_layer`.
+
+    >>> stacks = ["mlp.experts.down_proj", "mlp.experts.gate_up_proj"]
+    >>> [factor_names(name, stacks)[0] for name in stacks]
+    ['base_model.model.mlp.experts.lora_A.weight', 'base_model.model.mlp.experts.base_layer.lora_A.weight']
+    """
+    if is_expert_stack(module):
+        holder, _, parameter = module.rpartition(".")
+        same = {
+            name.rpartition(".")[2] for name in adapted if name.rpartition(".")[0] == holder and is_expert_stack(name)
+        }
+        order = [name for name in STACK_ORDER if name in same]
+        module = holder + ".base_layer" * (len(order) - 1 - order.index(parameter))
+    return f"{PREFIX}{module}.lora_A.weight", f"{PREFIX}{module}.lora_B.weight"
+
+
+class Writable(Protocol):
+    """An adapter as a file of tensors, with or without a config beside it."""
+
+    @property
+    def modules(self) -> Sequence[AdapterModule]:
+        """Return the modules that it changes."""
+
+    @property
+    def file_name(self) -> str:
+        """Return the name of the file in its folder."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Return entries of the file's header."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the number of bytes of all tensors."""
+
+    def config(self) -> dict[str, Any] | None:
+        """Return `adapter_config.json`; None for a format that has none."""
+
+    def layout(self) -> Layout:
+        """Return names, dtypes and shapes in the file."""
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors that the layout names."""
+
+
+def write_adapter(out: Path, adapter: Writable, check: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     """Write an adapter; `check` reads it back before it gets its name, and what it returns becomes `rankrise.json`.
 
     Raises:
@@ -135,8 +197,10 @@ def write_adapter(out: Path, adapter: Adapter, check: Callable[[Path], dict[str,
     for module in adapter.modules:
         assert module.rank > 0, module.name  # PEFT refuses rank 0
     with new_folder(out, adapter.num_bytes) as folder:
-        stream_tensors(folder / MODEL, adapter.layout(), adapter.tensors(), "adapter_model")
-        write_json(folder / CONFIG, adapter.config(), "adapter_config")
+        file = folder / adapter.file_name
+        stream_tensors(file, adapter.layout(), adapter.tensors(), "adapter_model", adapter.metadata)
+        if (config := adapter.config()) is not None:
+            write_json(folder / CONFIG, config, "adapter_config")
         report = check(folder)
         write_json(folder / REPORT, report, "adapter_report")
     return report

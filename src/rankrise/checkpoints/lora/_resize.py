@@ -1,4 +1,7 @@
-"""A PEFT or MLX adapter with other ranks: `scale · B A` decomposed from its factors, exactly, and cut."""
+"""An adapter with other ranks: `scale · B A` decomposed from its factors, exactly, and cut.
+
+Adapters of PEFT and MLX become one of PEFT; LoRA files of kohya and diffusers keep their format.
+"""
 
 import functools
 import math
@@ -13,8 +16,8 @@ from rankrise.checkpoints.files import Checkpoint, LowRankDelta, find_inside, op
 from rankrise.checkpoints.lora._advice import Advice, ModuleSpectrum, advise_by, check_any
 from rankrise.checkpoints.lora._allocation import RankRule
 from rankrise.checkpoints.lora._extract import Extraction
+from rankrise.checkpoints.lora._image_writer import LoraFile
 from rankrise.checkpoints.lora._peft_writer import (
-    MODEL,
     PREFIX,
     Adapter,
     AdapterModule,
@@ -42,10 +45,12 @@ def resize_lora(
     """Write an adapter again with the ranks it needs; never with a higher one, unless `snap` pads it with zeros.
 
     Two thin QR and a small SVD in float64: exact, whatever the rank. Scales, also those of rsLoRA and `alpha_pattern`,
-    go into the factors, so the new scale is 1. Whole modules that were saved beside it are copied.
+    go into the factors, so the new scale is 1: every alpha that is written is the new rank. Whole modules that were
+    saved beside it are copied. A LoRA file of kohya or diffusers keeps its names, the rest of its metadata and its
+    convolutions, which are decomposed as (out, in · height · width).
 
     Args:
-        adapter: A folder of PEFT or MLX, plain LoRA.
+        adapter: A folder of PEFT or MLX, or a LoRA file of kohya or diffusers; plain LoRA.
         out: Folder of the new one, new or empty; None for advice only.
         energy: Share that every module keeps; 0.95 if no rule is given.
         error: Relative error over all modules.
@@ -83,7 +88,11 @@ def resize_lora(
         if name not in used
     }
     kept = _kept(source)
-    new = Adapter(modules, whole, base_config=kept)
+    new: Adapter | LoraFile = (
+        LoraFile(modules, source)
+        if source.kind in ("kohya", "diffusers")
+        else Adapter(modules, whole, base_config=kept)
+    )
     saved = tuple(kept.get("modules_to_save", ()))
     errors = {m.name: m.error for m in advice.modules if m.rank}
     if out is None:
@@ -91,12 +100,12 @@ def resize_lora(
     check_any(rule, spectra, advice)
 
     def check(folder: Path) -> dict[str, Any]:
-        file = open_safetensors(find_inside(folder, MODEL))
+        file = open_safetensors(find_inside(folder, new.file_name))
         lost = 0.0
         for m in advice.modules:
             part = parts[m.name]
             if m.rank:
-                a, b = (file.read(f"{PREFIX}{m.name}.lora_{letter}.weight").double() for letter in "AB")
+                a, b = (file.read(name).double().flatten(1) for name in new.names(m.name))
                 errors[m.name] = _distance(part, b, a) / math.sqrt(part.squared_norm)
             lost += (errors.get(m.name, 1.0)) ** 2 * part.squared_norm
         error = math.sqrt(lost) / total if total else 0.0
@@ -118,6 +127,8 @@ def _kept(source: Checkpoint) -> dict[str, Any]:
 
 
 def _module_name(delta: LowRankDelta) -> str:
+    if delta.expert is not None:
+        raise _not_linear(delta, "one of a stack of experts")
     if "lora_embedding" in delta.a:
         raise _not_linear(delta, "an embedding")
     return delta.weight.removeprefix(PREFIX).removesuffix(".weight")
@@ -125,7 +136,7 @@ def _module_name(delta: LowRankDelta) -> str:
 
 def _decompose(source: Checkpoint, delta: LowRankDelta) -> Decomposition:
     """Decompose `scale · B A`, (out, in), whichever way the weight is stored."""
-    if len(source.tensors[delta.a].shape) != 2:
+    if len(source.tensors[delta.a].shape) != 2 and source.kind == "peft":
         raise _not_linear(delta, "a convolution")
     left, right = delta.factors(source.read)
     if not (left.isfinite().all() and right.isfinite().all()):

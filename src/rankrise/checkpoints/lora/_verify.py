@@ -16,7 +16,7 @@ from rankrise._extras import require
 from rankrise.checkpoints.delta import Delta
 from rankrise.checkpoints.files import find_inside, open_safetensors, show
 from rankrise.checkpoints.lora._peft_rules import Setting, read_config
-from rankrise.checkpoints.lora._peft_writer import CONFIG, MODEL, PREFIX
+from rankrise.checkpoints.lora._peft_writer import CONFIG, MODEL, factor_names
 from rankrise.checkpoints.match import Module
 
 _NUM_TOKENS = 64
@@ -52,25 +52,36 @@ def verify_factors(
     read = _as_peft_reads(config, deltas, list(modules))
     errors = {}
     for name, (delta, module) in deltas.items():
-        a, b = (file.read(f"{PREFIX}{name}.lora_{letter}.weight").to(torch.float32) for letter in "AB")
+        a, b = (file.read(factor).to(torch.float32) for factor in factor_names(name, deltas))
         rank, alpha = read[name].rank, read[name].alpha
-        if rank != a.shape[0] or alpha != rank:
+        if a.shape[0] % rank or alpha != rank or (not module.is_stack and rank != a.shape[0]):
             raise ValueError(f"The adapter of {name!r} must have rank and alpha {a.shape[0]}; got {rank} and {alpha}.")
-        left, right = (a.mT, b.mT) if module.is_transposed else (b, a)
+        left, right = _as_stored(a, b, module, rank)
         rest, total, begin = 0.0, 0.0, 0
         for block in delta().blocks():
             rows = left[begin : begin + len(block)].to(block)
-            rest += _squares(torch.addmm(block, rows, right.to(block), alpha=-1))
+            if module.is_stack:  # each row of the block is an expert
+                product = (rows @ right[begin : begin + len(block)].to(block)).flatten(1)
+                rest += _squares(block - product)
+            else:
+                rest += _squares(torch.addmm(block, rows, right.to(block), alpha=-1))
             total += _squares(block)
             begin += len(block)
         errors[name] = math.sqrt(rest / total)
     return errors
 
 
+def _as_stored(a: Tensor, b: Tensor, module: Module, rank: int) -> tuple[Tensor, Tensor]:
+    """`left` and `right` whose product is the change as the weight is stored; of a stack for every expert."""
+    if module.is_stack:
+        a, b = a.reshape(-1, rank, a.shape[1]), b.reshape(b.shape[0], rank, -1).permute(2, 0, 1)
+    return (a.mT, b.mT) if module.is_transposed else (b, a)
+
+
 def _as_peft_reads(config: Mapping[str, Any], meant: Iterable[str], modules: Sequence[Module]) -> dict[str, Setting]:
     """The settings of the modules that PEFT adapts, which must be those that were meant."""
     meant = set(meant)
-    known = dict.fromkeys([*(m.name for m in modules if m.parameter == "weight"), *meant])
+    known = dict.fromkeys([*(m.name for m in modules if m.parameter == "weight" or m.is_stack), *meant])
     read = read_config(config, known, has_experts=any(m.is_parameter for m in modules))
     if wrong := sorted(read.keys() ^ meant):
         what = "would be left out" if wrong[0] in meant else "would be adapted as well"
@@ -98,7 +109,8 @@ def require_modules(base: Path, names: Iterable[str]) -> None:
     """
     config, architecture = _architecture(base)
     with torch.device("meta"):
-        known = dict(architecture(config).named_modules())
+        model = architecture(config)
+    known = {*dict(model.named_modules()), *dict(model.named_parameters())}
     if missing := [name for name in names if name not in known]:
         raise ValueError(
             f"Modules must be named as they are in memory; {architecture.__name__} of this transformers has no "
@@ -219,15 +231,17 @@ def _check_merged(
     config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
     file = open_safetensors(find_inside(adapter, MODEL))
     saved = tuple(f"{name}." for name in config.get("modules_to_save") or ())
-    if missing := sorted(name for name in modules if f"{name}.weight" not in after):
+    if missing := sorted(name for name in modules if f"{name}.weight" not in after and name not in after):
         raise ValueError(f"PEFT must know the modules of the adapter; the model has no {show(missing[0])!r}.")
     for name, weight in ((name, weight) for name, weight in after.items() if name in before):
         module = name.removesuffix(".weight")
         if is_saved := name.startswith(saved) and name in goal:
             expected = goal[name]
-        elif module in modules and name != module:
-            a, b = (file.read(f"{PREFIX}{module}.lora_{letter}.weight").float() for letter in "AB")
-            expected = before[name] + ((b @ a).mT if modules[module].is_transposed else b @ a)
+        elif module in modules and (name != module or modules[module].is_stack):
+            a, b = (file.read(factor).float() for factor in factor_names(module, modules))
+            rank = a.shape[0] // (before[name].shape[0] if modules[module].is_stack else 1)
+            left, right = _as_stored(a, b, modules[module], rank)
+            expected = before[name] + left @ right
         else:
             expected = before[name]
         change = float((expected - before[name]).detach().norm())

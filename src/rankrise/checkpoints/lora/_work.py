@@ -12,7 +12,9 @@ from rankrise.checkpoints.delta import (
     HELD_BYTES,
     Decomposition,
     Delta,
+    StackDecomposition,
     decompose_delta,
+    decompose_stack,
     first_pass,
     full_floor,
     quick_floor,
@@ -37,12 +39,20 @@ class Found:
     decomposition: Decomposition  # without factors where these were not held
     spectrum: ModuleSpectrum
     again: Callable[[], Decomposition]
+    take: Callable[[Callable[[], Delta], dict[str, Any]], Decomposition]  # another decomposition of the change
 
     def factors(self, rank: int) -> tuple[Tensor, Tensor]:
         """A (r, in) and B (out, r) of a Linear, at most `rank` directions."""
-        whole = self.decomposition if self.decomposition.left.shape[1] else self.again()
+        whole = self.decomposition if self.decomposition.has_factors else self.again()
+        if isinstance(whole, StackDecomposition):
+            return self._as_parameter(*whole.expert_factors(rank))
         left, right = whole.factors(rank)
         return (left.mT, right.mT) if self.module.is_transposed else (right, left)
+
+    def _as_parameter(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """A (E r, in) and B (out, r E) of a stack as PEFT reshapes them: A to (E, r, in), B to (out, r, E)."""
+        a, b = (left.mT, right.mT) if self.module.is_transposed else (right, left)
+        return a.flatten(0, 1), b.permute(1, 2, 0).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ class Work:
     is_writing: bool = False  # whether factors are wanted, or spectra alone
     on_module: OnModule | None = None
     held: int = 0  # bytes of factors
+    matrix_squares: tuple[float, float] = (0.0, 0.0)  # ‖Δ‖_F² and ‖W‖_F² over all matrices
 
     def decompose_all(self, whole: set[str]) -> tuple[dict[str, Found], list[Other], list[str]]:
         """Return what changed by module, what is not in A and B, and what did not change.
@@ -93,6 +104,9 @@ class Work:
                     f"A change must be finite in float32; {show(module.tensor)!r} holds NaN or infinity, or changed by "
                     "more than 3e38. `rankrise diff` tells which."
                 )
+            if len(pair.shape) > 1:
+                change, base = self.matrix_squares
+                self.matrix_squares = change + squared, base + delta.base_norm**2
             is_saved = any(module.name == name or module.name.startswith(f"{name}.") for name in whole)
             if squared == 0:
                 unchanged.append(pair.name)
@@ -121,10 +135,10 @@ class Work:
                 break
             for f in short:
                 self.held -= f.decomposition.num_bytes
-                again = functools.partial(self._decompose, f.delta, {"max_rank": 4 * f.decomposition.max_rank})
+                again = functools.partial(f.take, f.delta, {"max_rank": 4 * f.decomposition.max_rank})
                 deeper = again()
                 spectrum = _spectrum(f.module, deeper, f.spectrum)
-                found[f.module.name] = Found(f.module, f.delta, self._hold(deeper), spectrum, again)
+                found[f.module.name] = Found(f.module, f.delta, self._hold(deeper), spectrum, again, f.take)
             advice = advise_by(self.rule, [f.spectrum for f in found.values()])
         return advice
 
@@ -140,21 +154,31 @@ class Work:
         return Delta(self.base, self.tuned, pair, self.device)
 
     def _found(self, pair: Pair, module: Module, delta: Delta) -> Found:
-        floor_rank, note = self._floor(pair, delta) if self.rule.kind == "floor" else (None, "")
-        wanted = self._wanted(min(pair.shape), floor_rank)
-        decomposition = self._decompose(lambda: delta, wanted)
+        floor_rank, note = self._floor(pair, module, delta) if self.rule.kind == "floor" else (None, "")
+        wanted = self._wanted(min(pair.shape[-2:]), floor_rank)
+        take = functools.partial(self._decompose, pair, module)
+        decomposition = take(lambda: delta, wanted)
         if self.rule.snap and self.rule.kind == "energy":
             reached = int((decomposition.errors() ** 2 > 1 - self.rule.value).sum())
             wanted = {"max_rank": snapped(reached)}
-            decomposition = self._decompose(lambda: delta, wanted)
+            decomposition = take(lambda: delta, wanted)
         known = ModuleSpectrum(module.name, (0, 0), (), 0.0, delta.base_norm, floor_rank, note)
         read = functools.partial(self._delta, pair)  # a new one: `delta` holds what it has read
-        again = functools.partial(self._decompose, read, wanted)
+        again = functools.partial(take, read, wanted)
         spectrum = _spectrum(module, decomposition, known)
-        return Found(module, read, self._hold(decomposition), spectrum, again)
+        return Found(module, read, self._hold(decomposition), spectrum, again, take)
 
-    def _decompose(self, read: Callable[[], Delta], wanted: dict[str, Any]) -> Decomposition:
+    def _decompose(
+        self, pair: Pair, module: Module, read: Callable[[], Delta], wanted: dict[str, Any]
+    ) -> Decomposition:
         delta = read()
+        if module.is_stack:
+            if delta.base_norm != delta.base_norm:
+                delta.squared_norm()
+            noise = delta.rounding()
+            return decompose_stack(
+                delta, pair.shape, lambda d: decompose_delta(d, exact=self.exact, noise=noise, **wanted)
+            )
         source = delta.source
         if delta.base_norm != delta.base_norm:  # known after one pass
             delta.squared_norm()
@@ -166,9 +190,14 @@ class Work:
         self.held += found.num_bytes
         return found
 
-    def _floor(self, pair: Pair, delta: Delta) -> tuple[int, str]:
+    def _floor(self, pair: Pair, module: Module, delta: Delta) -> tuple[int, str]:
         """The rank above the floor of the stored formats, and a note where it is a lower bound."""
         matrix = delta.matrix
+        if len(pair.shape) == 3:
+            raise ValueError(
+                f"`floor` must have matrices; {show(pair.name)!r} is a stack of experts, whose floor is not known. "
+                "Use `energy`."
+            )
         if matrix.has_scales:
             raise ValueError(
                 f"`floor` must have weights on a known grid; {show(pair.name)!r} is stored with scales. Use `energy`."
@@ -180,7 +209,7 @@ class Work:
             return floor.rank, ""
         most = _FIRST_RANK
         while True:
-            sigma = self._decompose(lambda: delta, {"max_rank": most}).sigma
+            sigma = self._decompose(pair, module, lambda: delta, {"max_rank": most}).sigma
             floor = quick_floor(matrix, sums, sigma.cpu())
             assert floor is not None
             if floor.rank < most:

@@ -55,6 +55,7 @@ IN_MEMORY = {
         (r"mlp\.dense([12])\b", r"mlp.fc\1"),
     ),
     "Mixtral": ((r"\bblock_sparse_moe\.(?=gate\b)", "mlp."),),
+    "Granite-MoE": ((r"\brouter\.layer\b", "router"),),
     "GPT-NeoX": ((r"^embed_out\b", "lm_head"),),
     "LLaVA": (
         (r"^language_model\.lm_head\b", "lm_head"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rankrise.checkpoints.files import Checkpoint
+from rankrise.checkpoints.files import STACK_ORDER, Checkpoint
 from rankrise.checkpoints.match._alignment import IN_MEMORY, block_of
 from rankrise.heads import canonical_names
 
@@ -28,6 +28,7 @@ _RENAMED = {
     "segformer": "SegFormer",
     "gpt_neox": "GPT-NeoX",
     "mixtral": "Mixtral",
+    **dict.fromkeys(("granitemoe", "granitemoeshared", "granitemoehybrid"), "Granite-MoE"),
     **dict.fromkeys(("llava", "llava_next", "gemma3", "mistral3", "paligemma", "internvl"), "LLaVA"),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "Qwen2-VL"),
 }
@@ -37,6 +38,9 @@ _ROUTERS = ("gate", "router")
 # In a model with experts PEFT (0.19 to 0.21) takes every target of these names for a weight of the experts, also where
 # it is a dense layer or a shared expert: it then adapts the wrong modules. Such a module is named by its parameter.
 _NAMES_OF_EXPERTS = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
+_STACKS = ("experts", "experts, transposed")  # kinds of fused weights
+_TRANSPOSED_STACKS = ("gpt_oss", "openai_privacy_filter")  # whose module states `is_transposed`, which PEFT obeys
+_LINEAR_STACKS = ("input_linear", "output_linear")  # of Granite and JetMoE on disk; in memory they have other names
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
 
@@ -54,12 +58,31 @@ class Module:
     @property
     def is_adaptable(self) -> bool:
         """Whether LoRA can carry its change."""
-        return self.kind in ("linear", "conv1d")
+        return self.kind in ("linear", "conv1d", *_STACKS)
 
     @property
     def is_transposed(self) -> bool:
         """Whether it is stored (in, out)."""
-        return self.kind == "conv1d"
+        return self.kind in ("conv1d", "experts, transposed")
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it is the fused weight of all experts of a layer, (E, d1, d2), which PEFT adapts as a parameter."""
+        return self.kind in _STACKS
+
+    @property
+    def in_memory(self) -> str:
+        """Name of the tensor in memory; that of a stack is the name itself."""
+        return f"{self.name}.{self.parameter}" if self.parameter else self.name
+
+
+def is_expert_stack(name: str) -> bool:
+    """Whether a tensor in memory is the fused weight of all experts of a layer, by its name.
+
+    >>> is_expert_stack("model.layers.0.mlp.experts.gate_up_proj"), is_expert_stack("mlp.experts.0.up_proj")
+    (True, False)
+    """
+    return re.search(rf"(^|\.)experts\.({'|'.join(STACK_ORDER)})$", name) is not None
 
 
 def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
@@ -77,8 +100,14 @@ def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
         kind = _kind(module, parameter, shape, has_bias=f"{module}.bias" in by_plain)
         if kind == "linear" and stored.get(module):
             kind = "conv1d"
+        if kind == "linear" and re.search(r"(^|\.)router\.layer$", module):
+            kind = "router"  # of Granite and JetMoE
         if kind == "linear" and _last(module) in _ROUTERS and module.rpartition(".")[0] in with_experts:
             kind = "router"  # no Linear in memory
+        if len(shape) == 3 and 0 not in shape and is_expert_stack(plain[name]):
+            kind = _STACKS[str(config.get("model_type")) in _TRANSPOSED_STACKS]
+            found[name] = Module(name, f"{in_memory(module, by_plain, config)}.{parameter}", "", kind, True)
+            continue
         is_parameter = kind == "linear" and has_experts and _last(module) in _NAMES_OF_EXPERTS
         found[name] = Module(name, in_memory(module, by_plain, config), parameter, kind, is_parameter)
     return found
@@ -120,6 +149,8 @@ def _kind(module: str, parameter: str, shape: tuple[int, ...], *, has_bias: bool
     if parameter != "weight":
         return "parameter"
     if re.search(r"\.experts\.\d+\.", f".{module}."):
+        return "expert"
+    if len(shape) == 3 and _last(module) in _LINEAR_STACKS:
         return "expert"
     if len(shape) != 2:
         return "convolution" if len(shape) in (3, 4, 5) else "parameter"

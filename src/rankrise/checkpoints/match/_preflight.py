@@ -36,7 +36,10 @@ def match_checkpoints(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
             f"A base is needed to see what {show(tuned.path)} learned; only an adapter has its change in it."
         )
     if base is not None and base.is_adapter and not tuned.is_adapter:
-        problem = f"The base must come first: {show(base.path)} is an adapter and {show(tuned.path)} is a whole model."
+        problem = (
+            f"The base must come first: {show(base.path)} is an adapter and {show(tuned.path)} is a whole model. "
+            "Swap the two."
+        )
         return Preflight(pairs=(), problems=(problem,))
     if tuned.is_adapter:
         return match_adapter(base, tuned)
@@ -114,11 +117,11 @@ def _architecture(
     base: Checkpoint, tuned: Checkpoint, aligned: Aligned, pairs: list[Pair], missing: list[str], extra: list[str]
 ) -> list[str]:
     """Return the problems that show that these are not two states of one model."""
+    against = f"the base ({_kind(base)}) is in the tuned ({_kind(tuned)})"
     if not pairs:
-        types = " and ".join(show((c.config or {}).get("model_type", "unknown")) for c in (base, tuned))
         return [
-            f"Both must be one architecture: no tensor of {show(base.path)} is in {show(tuned.path)} ({types}), "
-            f"such as {some([show(n) for n in missing], 1)} against {some([show(n) for n in extra], 1)}."
+            f"Both must be one architecture: no tensor of {against}, such as {some([show(n) for n in missing], 1)} "
+            f"against {some([show(n) for n in extra], 1)}."
         ]
     problems = []
     for label, names, where, stored in (("base", missing, base, aligned.base), ("tuned", extra, tuned, aligned.tuned)):
@@ -126,15 +129,24 @@ def _architecture(
         if blocks:
             problems.append(
                 f"Both must be one architecture: {len(blocks)} tensors of layers are only in the {label}, such as "
-                f"{some([show(n) for n in blocks], 2)}."
+                f"{some([show(n) for n in blocks], 2)}; the base is {_kind(base)}, the tuned {_kind(tuned)}."
             )
         only = sum(where.tensors[stored[name]].num_elements for name in names)
         total = sum(info.num_elements for info in where.tensors.values())
         if 2 * only > total:
             problems.append(
-                f"Both must be one architecture: {only / total:.0%} of the {label}'s parameters have no partner."
+                f"Both must be one architecture: {only / total:.0%} of the {label}'s parameters have no partner; the "
+                f"base is {_kind(base)}, the tuned {_kind(tuned)}."
             )
     return problems
+
+
+def _kind(checkpoint: Checkpoint) -> str:
+    """What a checkpoint is and where: `gpt2, 12 layers, in base/`."""
+    numbers = {block for block in map(block_of, checkpoint.tensors) if block is not None}
+    model_type = show((checkpoint.config or {}).get("model_type") or "unknown architecture", 40)
+    layers = f", {len(numbers)} layer{'s' if len(numbers) > 1 else ''}" if numbers else ""
+    return f"{model_type}{layers}, in {show(checkpoint.path)}"
 
 
 def match_adapter(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
@@ -151,7 +163,7 @@ def weights_of(checkpoint: Checkpoint) -> list[str]:
 
 
 def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
-    changed = _without_peft(tuned.deltas)
+    changed = _with_dots(base, tuned.deltas) if tuned.kind == "kohya" else _without_peft(tuned.deltas)
     whole = _without_peft(_whole_tensors(tuned))  # `modules_to_save`, biases, and embeddings that PEFT saves by itself
     copies = {changed[name]: whole.pop(name) for name in list(whole) if name in changed}
     aligned = _align({name: name for name in weights_of(base)}, {**whole, **changed})
@@ -197,7 +209,7 @@ def _on_base(base: Checkpoint, tuned: Checkpoint) -> Preflight:
         extra=tuple(map(show, extra)),
         reshaped=tuple(reshaped),
         tied=tuple(map(show, tied)),
-        notes=(note,) if untouched else (),
+        notes=(*tuned.notes, *((note,) if untouched else ())),
         base_names=aligned.base,
         problems=_or_empty(tuned, pairs, problems),
     )
@@ -268,6 +280,7 @@ def _between_adapters(base: Checkpoint | None, tuned: Checkpoint) -> Preflight:
         missing=tuple(map(show, only_before)),
         extra=tuple(map(show, (*only_now, *_whole_tensors(tuned)))),
         same_file=base is not None and base.identities == tuned.identities,
+        notes=tuple(dict.fromkeys((*(base.notes if base else ()), *tuned.notes))),
         problems=_or_empty(tuned, pairs, problems),
     )
 
@@ -282,6 +295,17 @@ def _without_peft(names: Iterable[str]) -> dict[str, str]:
     return {name.removeprefix("base_model.model.").replace(".base_layer.", "."): name for name in names}
 
 
+def _with_dots(base: Checkpoint, names: Iterable[str]) -> dict[str, str]:
+    """Names of kohya, in which every dot is `_`, as the base writes them; `lora_unet_` and the like are left out."""
+    flat = {name.removesuffix(".weight").replace(".", "_"): name for name in weights_of(base)}
+    found = {}
+    for name in names:
+        words = name.removesuffix(".weight").split("_")
+        rest = ("_".join(words[n:]) for n in range(min(4, len(words))))
+        found[next((flat[part] for part in rest if part in flat), name)] = name
+    return found
+
+
 def _align(base: Mapping[str, str], tuned: Mapping[str, str]) -> Aligned:
     """Do what `align` does for names that were stripped before: map common names to those in the files."""
     found = align(base, tuned)
@@ -293,5 +317,5 @@ def _align(base: Mapping[str, str], tuned: Mapping[str, str]) -> Aligned:
 
 def _whole_tensors(adapter: Checkpoint) -> list[str]:
     """Whole tensors saved beside the LoRA pairs."""
-    used = {name for delta in adapter.deltas.values() for name in (delta.a, delta.b)}
+    used = {name for delta in adapter.deltas.values() for name in (delta.a, delta.b, delta.alpha)}
     return [name for name in adapter.tensors if name not in used]
