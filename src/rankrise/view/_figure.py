@@ -10,7 +10,7 @@ import hashlib
 import io
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 Style: TypeAlias = Literal["line", "dashed", "dotted", "steps", "points"]
@@ -141,6 +141,7 @@ class FigureData:
         order: A scale of colours for all panels.
         run: What was run, in words without a full stop; empty if it is not said.
         control: How a page lets the reader go through the ordered curves; None if it does not.
+        look_at: What to look at, in a sentence. It is no part of the drawing, and therefore not of the fingerprint.
     """
 
     id: str
@@ -154,6 +155,7 @@ class FigureData:
     order: Order | None = None
     run: str = ""
     control: Control | None = None
+    look_at: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         used = sum(panel.span for panel in self.panels)

@@ -1,6 +1,7 @@
 """The figures of any run and of several runs side by side: what `RunData.plot` and `rankrise plot` draw."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -235,7 +236,7 @@ def _built(figure_id: str, figure: RunFigure, runs: object, options: Mapping[str
                 f"`{figure_id}` must get options it knows; got {name!r}. It has {', '.join(known)}. "
                 f"{did_you_mean(name, known)}".rstrip()
             )
-    return figure.build(runs, **options)
+    return replace(figure.build(runs, **options), look_at=figure.look_at)
 
 
 def check_run_figure(figure_id: str) -> RunFigure:

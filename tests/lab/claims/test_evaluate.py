@@ -60,7 +60,7 @@ def test_interval_over_seeds(tmp_path):
     assert found.is_open
     assert "The interval contains the bound: more seeds could turn the verdict." in found.reason
     assert found.runs == tuple(f"vit-cifar10/seed-{seed}" for seed in range(3))
-    assert found.reason.startswith("Seeds 0, 1, 2: 0.3, 0.4, 0.5. Seed 2: Layers 1-1: 5.00; at the start 10.0.")
+    assert found.reason.startswith("Seeds 0, 1, 2: 0.3, 0.4, 0.5. Seed 2: Layer 0: 5.00; at the start 10.0.")
 
 
 def test_value_output_is_reported_layer_by_layer(tmp_path):
@@ -69,7 +69,7 @@ def test_value_output_is_reported_layer_by_layer(tmp_path):
     found = verdict_of("rises-vo@vit-cifar10", {"vit-cifar10": [folder]})
     assert found.verdict == "fails"
     assert found.value == pytest.approx(2.5 / 4.6)
-    assert "Layers 1-3: 4.00 → 12.00, 5.00 → 8.00, 4.60 → 2.50." in found.reason
+    assert "Layers 0-2: 4.00 → 12.00, 5.00 → 8.00, 4.60 → 2.50." in found.reason
 
 
 def test_comparisons_match_seeds(tmp_path):

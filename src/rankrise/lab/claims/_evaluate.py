@@ -8,6 +8,7 @@ from typing import Any
 from rankrise.lab.claims import _comparisons, _networks, _toy, _variants
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
+from rankrise.lab.claims._outcomes import TOPICS
 from rankrise.lab.experiments import SCALES, experiments, find_experiment, to_json
 from rankrise.runs import NotMeasurable, RunData, group_runs
 
@@ -19,14 +20,6 @@ PREDICATES: tuple[Predicate, ...] = (
 )
 _PIPE = r"\|"  # how a cell of a table in Markdown writes |
 _LENGTH = ("epochs", "warmup_epochs", "track_every", "num_spectra", "evaluate_every")  # fields of `training`
-_TITLES = {
-    "1": "The toy learns in stages",
-    "2": "The learned change has low rank",
-    "3": "Its rank grows gradually",
-    "4": "Smaller initial weights give lower rank",
-    "5": "What the CENG501 reproduction reports",
-    "beyond": "Beyond the paper",
-}
 
 
 def claims() -> list[Claim]:
@@ -128,19 +121,26 @@ def departure(name: str, spec: Mapping[str, Any]) -> str:
     '60 of 500 epochs'
     >>> departure("vit-cifar10", to_json(known.small))
     'scale small'
+    >>> departure("vit-digits", to_json(experiments()["vit-digits"].smoke))
+    'scale smoke'
     >>> departure("vit-cifar10", to_json(replace(known.paper, training=replace(known.paper.training, track_every=7))))
     'a spec of its own'
     """
-    for scale, other in _registered(name).items():
-        words = "" if scale == "paper" else f"scale {scale}"
+    specs = _registered(name)
+    for scale, other in specs.items():
         if {**other, "seed": 0} == {**spec, "seed": 0}:
-            return words
+            return _words(scale)
+    for scale, other in specs.items():
         if "training" in spec and _rest(other) == _rest(spec):
             done, whole = spec["training"]["epochs"], other["training"]["epochs"]
             if done == whole:
                 break  # the runs differ in their warm-up, or in the steps at which they were measured
-            return f"{words}, {done} of {whole} epochs" if words else f"{done} of {whole} epochs"
+            return ", ".join(words for words in (_words(scale), f"{done} of {whole} epochs") if words)
     return "a spec of its own"
+
+
+def _words(scale: str) -> str:
+    return "" if scale == "paper" else f"scale {scale}"
 
 
 def _rest(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def describe_claims() -> str:
         "is given beside it, with ? where the interval contains the bound: more seeds could turn the verdict. A claim",
         "that something is always so, of all stages and all tasks, would be averaged away by that: its number is that",
         "of the *worst seed*, it has no interval, and one seed that contradicts it is enough. Heads and layers of one",
-        "network are not independent: they never count as repeats. Layers count from 1. Where a number or a bound is",
+        "network are not independent: they never count as repeats. Layers count from 0. Where a number or a bound is",
         "known to be chosen after a look at runs, it says so; of the bounds of networks no record was kept. The page",
         "is made by `describe_claims()`, and a test compares the two.",
         "",
@@ -173,10 +173,10 @@ def describe_claims() -> str:
         "and a number that is infinite in some seeds only has no mean: such claims are *not tested*. A run that is",
         "not of scale `paper` is judged, and its verdict says what it is: *scale small*, *60 of 500 epochs*.",
     ]
-    for group, title in _TITLES.items():
+    for topic, title in TOPICS.items():
         lines += ["", f"## {title}", "", "| claim | of | circuit; layers | number | must be |", "|---|---|---|---|---|"]
         for predicate in PREDICATES:
-            if predicate.group == group:
+            if predicate.claim.topic == topic:
                 claim = predicate.claim
                 where = f"{claim.circuit}; {claim.layers}" if claim.layers else claim.circuit
                 text = f"`{claim.id}`: {claim.statement} ({claim.reference})"
