@@ -48,4 +48,4 @@ def test_the_example_is_the_first_number_that_can_be_said():
     silent, untested = verdict("holds"), verdict("not tested", value=None, in_words=words)
     endless, said = verdict("holds", value=math.inf, in_words=words), verdict("fails", in_words=words)
     found = outcomes([silent, untested, endless, said, replace(said, value=0.5)])[2]
-    assert found.example == "It is 25% of the start (net, 3 seeds)."
+    assert found.example == "It is 25% of the start (net, 3 seeds; this claim fails)."

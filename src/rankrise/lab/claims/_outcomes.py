@@ -91,5 +91,6 @@ def _example(verdicts: Sequence[Verdict]) -> str:
     for v in verdicts:
         if v.claim.in_words and v.value is not None and math.isfinite(v.value):
             clause = v.claim.in_words.format(value=v.value)
-            return f"{clause[0].upper()}{clause[1:]} ({', '.join(part for part in (v.claim.of, v.n) if part)})."
+            where = ", ".join(part for part in (v.claim.of, v.n) if part)
+            return f"{clause[0].upper()}{clause[1:]} ({where}{'; this claim fails' if v.verdict == 'fails' else ''})."
     return ""
