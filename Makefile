@@ -77,7 +77,7 @@ demo: $(VENV)/.made-demo-report ## docs/demo/index.html again, from results/runs
 	$(BIN)/python tools/write_demo.py docs/demo/index.html --runs results/runs
 
 docs: $(VENV)/.made-docs ## the documentation as a site in ./site
-	$(BIN)/zensical build --clean
+	$(BIN)/python -m zensical build --clean # `-m`, so that zensical finds tools/mathml.py
 
 clean: ## remove the environment and what was built
 	rm -rf $(VENV) site report build dist

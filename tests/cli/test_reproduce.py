@@ -65,21 +65,29 @@ def test_from_nothing_to_the_report(rankrise, monkeypatch, tmp_path):
     assert "not drawn: toy_scales: `toy_scales` needs finished runs of toy-flow" in done.stderr
     assert done.stderr.splitlines()[-1] == "wrote report/index.html"
     lines = done.stdout.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "What was run: 4 runs at scale smoke: the toy, and networks on synthetic images."
+    assert lines[1].startswith("yes         The toy learns in stages: ")
+    assert lines[8].startswith("What fails: ")
+    assert lines[9].startswith("Where to look: open report/index.html in a browser;")
+    lines = rankrise("report", "--verbose").stdout.splitlines()
     assert lines[0].split() == ["verdict", "claim", "value", "95%", "interval", "must", "be", "n"]
     assert lines[1].split()[:3] == ["holds", "one-joins-per-stage@toy-stages", "1"]
-    assert "No data: cifar100 is not in the data folder" in done.stdout
-    assert lines[-1].endswith(" not tested.")
+    assert lines[-12].endswith(" not tested.")
+    assert lines[-10].startswith("What was run: ")
     page = (tmp_path / "report" / "index.html").read_text()
     assert "one-joins-per-stage@toy-stages" in page
     assert str(tmp_path) not in page
     assert {path.stem for path in (tmp_path / "report" / "figures").iterdir()} > FIGURES
 
     undrawn(monkeypatch)
+    assert "No data: cifar100 is not in the data folder" in rankrise("reproduce", "--verbose").stdout
     again = rankrise("reproduce", "--json")
     assert again.stderr.splitlines()[0] == "scale smoke: 5 runs: 4 done, 1 left out"
     record = json.loads(again.stdout)
     assert [run["fate"] for run in record["runs"]] == ["skipped"] * 4 + ["missing"]
     assert record["report"] == "report/index.html"
+    assert len(record["outcomes"]) == 7
     assert {figure["name"] for figure in record["figures"]} > FIGURES
     by_id = {claim["claim"]["id"]: claim for claim in record["claims"]}
     assert by_id["rises-kq@vit-imagenet"]["reason"] == "Takes days."
@@ -96,7 +104,7 @@ def test_strict_is_about_verdicts_and_nothing_else_is(rankrise, monkeypatch):
     assert rankrise("reproduce", "--strict").returncode == 0
     monkeypatch.setattr(_evaluate.Predicate, "is_met", lambda self, value: False)
     assert rankrise("reproduce").returncode == 0
-    strict = rankrise("reproduce", "--strict")
+    strict = rankrise("reproduce", "--strict", "--verbose")
     assert strict.returncode == 1
     assert strict.stdout.splitlines()[1].startswith("fails")
     assert strict.stderr.splitlines()[-1] == "wrote report/index.html"
@@ -106,7 +114,7 @@ def test_a_failing_run_is_said_and_the_rest_goes_on(rankrise, monkeypatch, tmp_p
     undrawn(monkeypatch)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "toy-stages").write_text("in the way")
-    done = rankrise("reproduce", "--device", "cpu")
+    done = rankrise("reproduce", "--device", "cpu", "--verbose")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("rankrise: toy-stages/")
     assert "has failed, as said above; run the same command again" in done.stderr

@@ -1,8 +1,9 @@
 """Claims on a terminal: tested ones as a table, the others by reason."""
 
 from dataclasses import replace
+from pathlib import Path
 
-from rankrise.cli._results import verdict_table
+from rankrise.cli._results import Results, closing_lines, verdict_table
 from rankrise.lab.claims import Claim, Verdict
 
 
@@ -40,3 +41,24 @@ def test_many_reasons_are_cut_short():
     lines = verdict_table(found).splitlines()
     assert lines[0] == "not tested:"
     assert lines[-3:] == ["  12  for other reasons; --json has them", "", "20 claims: 20 not tested."]
+
+
+def test_the_end_says_in_ten_lines_what_came_out():
+    good = verdict("good@net", "holds", 0.25)
+    bad = verdict("bad@net", "fails", 0.75)
+    claims = [
+        replace(good, claim=replace(good.claim, topic="2", of="net", in_words="it is {value:.0%} of the start's")),
+        replace(bad, claim=replace(bad.claim, topic="2", of="net", statement="it is small")),
+        replace(verdict("c", "not tested"), claim=replace(good.claim, topic="3")),
+    ]
+    lines = closing_lines(Results(claims, None, Path("report/index.html"), "1 run at scale smoke: the toy."))
+    assert len(lines) == 10
+    assert lines[0] == "What was run: 1 run at scale smoke: the toy."
+    assert lines[3] == (
+        "partly      The learned change has low rank: 1 of 2 claims hold. It is 25% of the start's (net, 3 seeds)."
+    )
+    assert lines[4] == "not tested  Its rank grows gradually: 1 claim was not tested."
+    assert lines[8] == (
+        "What fails: 1 claim, the first: it is small (net: 0.75, must be ≤ 0.5). 1 more needs runs that are not here."
+    )
+    assert lines[9].startswith("Where to look: open report/index.html in a browser;")

@@ -25,7 +25,6 @@ def plot(
     folder(out, "--out")
     if set(kinds) != {"csv"}:
         require("Drawing a figure", "matplotlib", otherwise="or ask for --format csv")
-    existing(*runs)
     from rankrise.runs import compare
     from rankrise.view import RUN_FIGURES, check_run_figure, figure_of_comparison, figure_of_run
 
@@ -33,6 +32,7 @@ def plot(
         check_run_figure(figure)
     except ValueError as error:
         raise typer.BadParameter(sentence(error)) from error
+    existing(*runs)
     options: dict[str, Any] = {} if layer is None else {"layer": layer}
     if options and RUN_FIGURES[figure].of != "several":
         raise typer.BadParameter(f"`--layer` must go with training_curves; {figure} shows all layers. Leave it out.")

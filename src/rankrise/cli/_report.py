@@ -18,7 +18,8 @@ def report(
         typer.Option(help="Only runs of `reproduce` at this scale. [default: the largest there is]"),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim fails.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the table of all claims, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Write the report of finished runs; nothing is trained. It also works on results/runs of the repository."""
     folder(out, "--out")
@@ -33,5 +34,5 @@ def report(
         )
     absent = {} if scale else unread_runs(runs, found)
     results = write_results(found, out, beside=runs, absent=absent, note=lambda text: typer.echo(text, err=True))
-    print_results(results, as_json=as_json)
+    print_results(results, as_json=as_json, verbose=verbose)
     exit_if_strict(results, strict)

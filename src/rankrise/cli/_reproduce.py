@@ -39,7 +39,8 @@ def reproduce(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. [default: the best there is]")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also if a claim fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the table of all claims, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
 ) -> None:
     """Run everything the paper's figures and claims need, draw the figures, judge the claims, write the report.
 
@@ -61,7 +62,7 @@ def reproduce(
         return
     require_report()
     with _stoppable():
-        _carry_out(plan, runs, out, device, strict=strict, as_json=as_json)
+        _carry_out(plan, runs, out, device, strict=strict, verbose=verbose, as_json=as_json)
 
 
 @contextlib.contextmanager
@@ -80,7 +81,9 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _carry_out(plan: "Reproduction", runs: Path, out: Path, device: str | None, *, strict: bool, as_json: bool) -> None:
+def _carry_out(
+    plan: "Reproduction", runs: Path, out: Path, device: str | None, *, strict: bool, verbose: bool, as_json: bool
+) -> None:
     from rankrise.lab.experiments import carry_out
 
     watch = PlanWatch()
@@ -94,7 +97,10 @@ def _carry_out(plan: "Reproduction", runs: Path, out: Path, device: str | None, 
         raise OSError(f"The disk of {runs} is full: make room, and run the same command again to go on.")
     results = write_results(plan.finished(), out, beside=runs, absent=_absent(plan, attempts), note=watch.note)
     print_results(
-        results, as_json=as_json, more={"scale": plan.scale, "runs": [_attempt_record(a.run, a) for a in attempts]}
+        results,
+        as_json=as_json,
+        verbose=verbose,
+        more={"scale": plan.scale, "runs": [_attempt_record(a.run, a) for a in attempts]},
     )
     failed = [f"{a.run.name}/{a.run.hash}" for a in attempts if a.fate in ("failed", "diverged")]
     if failed:

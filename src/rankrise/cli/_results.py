@@ -28,11 +28,19 @@ class Results:
     verdicts: "Sequence[Verdict]"
     gallery: "Gallery"
     page: Path
+    ran: str  # what was run, in a sentence
 
     def to_json(self) -> dict[str, Any]:
         """Return the results as JSON values."""
+        from rankrise.lab.claims import outcomes
+
         return {
             "report": str(self.page),
+            "ran": self.ran,
+            "outcomes": [
+                {"topic": outcome.title, "answer": outcome.answer, "sentence": outcome.sentence}
+                for outcome in outcomes(self.verdicts)
+            ],
             "claims": [verdict.to_json() for verdict in self.verdicts],
             "figures": [
                 {"name": figure.name, "title": figure.title, "sources": list(figure.sources)}
@@ -66,7 +74,7 @@ def write_results(
     from rankrise.lab.claims import evaluate_claims, write_verdicts
     from rankrise.lab.experiments import is_full
     from rankrise.lab.figures import build_figures
-    from rankrise.lab.report import environment_of, write_report
+    from rankrise.lab.report import environment_of, ran, write_report
 
     verdicts: Sequence[Any] = evaluate_claims(runs, absent=absent)
     try:
@@ -83,16 +91,55 @@ def write_results(
         if is_full(error):
             raise OSError(f"The disk of {out} is full: make room, and run the same command again.") from error
         raise
-    return Results(verdicts, gallery, page)
+    return Results(verdicts, gallery, page, ran(runs, verdicts))
 
 
-def print_results(results: Results, *, as_json: bool, more: Mapping[str, Any] | None = None) -> None:
-    """Print verdicts on stdout, and the path of the page as the last line on stderr."""
+def print_results(
+    results: Results, *, as_json: bool, verbose: bool = False, more: Mapping[str, Any] | None = None
+) -> None:
+    """Print what came out on stdout in a few lines, and the path of the page as the last line on stderr.
+
+    Args:
+        results: What `write_results` returned.
+        as_json: Print one JSON object instead.
+        verbose: Print the table of all claims first.
+        more: What the JSON object holds beside the results.
+    """
     if as_json:
         typer.echo(json.dumps({**(more or {}), **results.to_json()}, indent=1, allow_nan=False))
     else:
-        typer.echo(verdict_table(results.verdicts))
+        if verbose:
+            typer.echo(f"{verdict_table(results.verdicts)}\n")
+        typer.echo("\n".join(closing_lines(results)))
     typer.echo(f"wrote {results.page}", err=True)
+
+
+def closing_lines(results: Results) -> list[str]:
+    """What was run, what came out of each topic, what fails, and where to look: ten lines."""
+    from rankrise.lab.claims import outcomes
+
+    found = outcomes(results.verdicts)
+    answers = [
+        f"{outcome.answer:<10}  {outcome.title}: {outcome.counts}. {outcome.example}".rstrip() for outcome in found
+    ]
+    return [
+        f"What was run: {results.ran}",
+        *answers,
+        _failing([v for outcome in found for v in outcome.failed], sum(outcome.num_untested for outcome in found)),
+        f"Where to look: open {printable(results.page)} in a browser; `--verbose` prints every claim with its number.",
+    ]
+
+
+def _failing(failed: "Sequence[Verdict]", num_untested: int) -> str:
+    """How many claims fail, with the first of them in words, and how many were not tested."""
+    needs = "needs" if num_untested == 1 else "need"
+    untested = f" {num_untested} more {needs} runs that are not here." if num_untested else ""
+    if not failed:
+        return f"What fails: no claim.{untested}"
+    first = failed[0]
+    num = f"{len(failed)} claim{'' if len(failed) == 1 else 's'}"
+    text = f"{first.claim.statement} ({first.claim.of}: {first.value:.3g}, must be {first.claim.threshold})"
+    return f"What fails: {num}, the first: {text}.{untested}"
 
 
 def exit_if_strict(results: Results, strict: bool) -> None:

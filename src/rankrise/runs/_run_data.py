@@ -20,7 +20,6 @@ from rankrise.runs import _overview
 from rankrise.runs._curve import Array, Curve, Gaps, NotMeasurable, is_whole, read_curve, whole_steps
 from rankrise.runs._learned import HeadChange, RunStage, find_stages, learned_heads
 from rankrise.store import is_locked, is_sealed, load_run, load_spec
-from rankrise.tracking import initial_spectra
 
 if TYPE_CHECKING:
     import pandas
@@ -296,6 +295,8 @@ class RunData:
 
         part = self.rows("initial_spectrum", circuit)
         if not part.num_rows:
+            from rankrise.tracking import initial_spectra  # imports torch, which a run is opened and drawn without
+
             try:
                 table = initial_spectra(self.folder)
             except (OSError, ValueError) as error:

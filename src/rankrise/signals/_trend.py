@@ -17,6 +17,7 @@ that this σ asks for; and the fit has the score
 Wrong plateaus cannot pass for noise: at a sharp drop they leave an innovation that no ρ explains.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,18 +28,32 @@ Array = NDArray[np.float64]
 _SHORTEST = 3  # samples in a segment, because a line always passes through two
 
 
-def segment(t: Array, y: Array, penalty: float) -> tuple[Array, list[tuple[int, int]]]:
-    """Return the fit of y (n,) by lines over t, and the segments as half-open index ranges."""
+def residuals(t: Array, y: Array) -> list[Array]:
+    """The RSS of a line through the samples [start, end), an array over every start for each end from 3 to n.
+
+    They depend on no penalty, so that `best_fit` computes them once for all ρ.
+    """
+    sums = np.zeros((6, len(t) + 1))
+    np.cumsum([np.ones(len(t)), t, y, t * t, t * y, y * y], axis=1, out=sums[:, 1:])
+    ends = range(_SHORTEST, len(t) + 1)
+    return [_rss(sums[:, end : end + 1] - sums[:, : end - _SHORTEST + 1]) for end in ends]
+
+
+def segment(t: Array, y: Array, penalty: float, rss: Sequence[Array]) -> tuple[Array, list[tuple[int, int]]]:
+    """Return the fit of y (n,) by lines over t, and the segments as half-open index ranges.
+
+    Args:
+        t: Times (n,).
+        y: Values (n,).
+        penalty: The price of a segment.
+        rss: What `residuals` returned.
+    """
     n = len(t)
-    ones = np.ones(n)
-    sums = np.zeros((6, n + 1))
-    np.cumsum([ones, t, y, t * t, t * y, y * y], axis=1, out=sums[:, 1:])
     best = np.full(n + 1, np.inf)
     best[0] = -penalty
     previous = np.zeros(n + 1, dtype=np.int64)
-    for end in range(_SHORTEST, n + 1):
-        starts = slice(0, end - _SHORTEST + 1)
-        cost = best[starts] + _rss(sums[:, end : end + 1] - sums[:, starts]) + penalty
+    for end, of_starts in enumerate(rss, _SHORTEST):
+        cost = best[: len(of_starts)] + of_starts + penalty
         previous[end] = np.argmin(cost)
         best[end] = cost[previous[end]]
     ranges: list[tuple[int, int]] = []
@@ -93,11 +108,12 @@ def best_fit(t: Array, y: Array, resolution: float) -> tuple[Noise, Array, list[
     """
     n = len(t)
     jitter = _spread(np.diff(y))
+    rss = residuals(t, y)
     best = None
     for rho in _RHOS:
         sigma = float(np.hypot(jitter / np.sqrt(2 * (1 - rho)), resolution))
         penalty = _PARAMETERS * Noise(sigma, rho).long_run * np.log(n)
-        fit, ranges = segment(t, y, penalty)
+        fit, ranges = segment(t, y, penalty, rss)
         r = y - fit
         innovation = float(np.mean((r[1:] - rho * r[:-1]) ** 2)) + resolution**2 * (1 - rho**2)
         score = n * np.log(innovation) + _SCORE * len(ranges) * np.log(n)

@@ -10,7 +10,7 @@ import hashlib
 import io
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 Style: TypeAlias = Literal["line", "dashed", "dotted", "steps", "points"]
@@ -143,6 +143,7 @@ class FigureData:
         control: How a page lets the reader go through the ordered curves; None if it does not.
         row_names: What all panels of a row show, such as a circuit, for each row; empty if a row has no such thing.
         col_names: What all panels of a column show, such as a layer, for each column; empty if there is no such thing.
+        look_at: What to look at, in a sentence. It is no part of the drawing, and therefore not of the fingerprint.
     """
 
     id: str
@@ -158,6 +159,7 @@ class FigureData:
     control: Control | None = None
     row_names: tuple[str, ...] = ()
     col_names: tuple[str, ...] = ()
+    look_at: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         used = sum(panel.span for panel in self.panels)

@@ -1,6 +1,7 @@
 """The figures of any run and of several runs side by side: what `RunData.plot` and `rankrise plot` draw."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -53,14 +54,15 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
         marks = _rises(some, circuit, layer) if is_one else ()
         panels.append(Panel(words.change, Axis("step", low=0), Axis("stable rank", low=1), traces, marks))
     where = "all layers" if layer is None else net.layer_name(layer)
+    marks = " Thin vertical lines are stages that were detected." if any(panel.marks for panel in panels) else ""
     whose = "of each layer, mean over its heads" if is_one and layer is None else f"mean over the heads of {where}"
     return FigureData(
         id="training_curves",
         experiment=some.folder.name if is_one else "compared",
         title=net.titled("Loss and rank over training", some.source if is_one else " and ".join(runs)),
         text=(
-            f"The loss, and the stable rank of what training added, {whose}. Look for steps: a rank that stays and "
-            "then rises by about one is a stage. Thin vertical lines are stages that were detected."
+            f"The loss, and the stable rank of what training added, {whose}. A rank that stays and then rises by about "
+            f"one is a stage.{marks}"
         ),
         run="; ".join(headline(run.overview()) for run in runs.values()),
         panels=tuple(panels),
@@ -234,7 +236,7 @@ def _built(figure_id: str, figure: RunFigure, runs: object, options: Mapping[str
                 f"`{figure_id}` must get options it knows; got {name!r}. It has {', '.join(known)}. "
                 f"{did_you_mean(name, known)}".rstrip()
             )
-    return figure.build(runs, **options)
+    return replace(figure.build(runs, **options), look_at=figure.look_at)
 
 
 def check_run_figure(figure_id: str) -> RunFigure:

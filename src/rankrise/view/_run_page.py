@@ -111,7 +111,7 @@ def _pictures(gallery: RunGallery, drawn: list[FigureData], *, is_interactive: b
             {
                 "place": len(drawn),
                 "title": figure.title,
-                "look_at": RUN_FIGURES[figure.id].look_at,
+                "look_at": figure.look_at,
                 "caption": figure.caption,
                 "picture": None if is_interactive else _inline(figure),
             }

@@ -60,7 +60,7 @@ def test_interval_over_seeds(tmp_path):
     assert found.is_open
     assert "The interval contains the bound: more seeds could turn the verdict." in found.reason
     assert found.runs == tuple(f"vit-cifar10/seed-{seed}" for seed in range(3))
-    assert found.reason.startswith("Seeds 0, 1, 2: 0.3, 0.4, 0.5. Seed 2: Layers 0-0: 5.00; at the start 10.0.")
+    assert found.reason.startswith("Seeds 0, 1, 2: 0.3, 0.4, 0.5. Seed 2: Layer 0: 5.00; at the start 10.0.")
 
 
 def test_value_output_is_reported_layer_by_layer(tmp_path):

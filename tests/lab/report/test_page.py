@@ -17,6 +17,7 @@ from rankrise.lab.figures import build_figure, figure_ids
 from rankrise.lab.report import _report, demo_data, write_demo, write_report
 from rankrise.view import Axis, FigureData, Panel, Trace
 from rankrise.view._json import figure_json, short
+from rankrise.view._notation import to_html
 from rankrise.view._page import policy
 
 ROOT = Path(__file__).parents[3]
@@ -54,8 +55,11 @@ def verdict(name="low-rank", result="holds", *, of="", about="", **changes):
         layers="all",
         aggregate="mean over heads",
         threshold="< 0.5",
+        topic="2",
+        in_words="the rank is {value:.0%} of that of the start",
     )
     values = {
+        "apart": "",
         "value": 0.25,
         "interval": "0.2 to 0.3",
         "n": "3 seeds × 8 heads",
@@ -92,8 +96,38 @@ def test_report_says_what_was_run_and_what_came_out(tmp_path, runs):
     assert "0.25 [0.2 to 0.3]<" in text
     assert "0.75 [0.4 to 1.1 ?]<" in text
     assert "torch 2.13" in text
+    assert "<strong>The learned change has low rank:</strong> 1 of 3 claims hold." in text
+    assert "The rank is 25% of that of the start (3 seeds × 8 heads)." in text
+    assert "statement of b" in text[text.index("what fails") : text.index("what fails") + 200]
+    assert "and networks on CIFAR-10." in text
     assert "10 epochs of CIFAR-10 (1,000 samples) with Adam." in text
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["a-a.csv", "a-a.png", "a-a.svg"]
+
+
+def test_report_begins_with_what_came_out_and_ends_with_what_was_not_tested(tmp_path, runs):
+    names = ("toy_scales", "stable_rank_by_scale", "stable_rank_over_training", "stable_rank_by_head")
+    figures = [build_figure(i, runs, **({} if i.startswith("toy") else {"experiment": NAME})) for i in names]
+    page = write_report(tmp_path, figures, [verdict(), verdict("c", "not tested", value=None)], runs, {}).read_text()
+    order = [
+        'id="outcome"',
+        'id="figure-toy_scales"',
+        f'id="figure-stable_rank_over_training-{NAME}"',
+        f'id="figure-stable_rank_by_scale-{NAME}"',
+        'id="figures"',
+        f'id="figure-stable_rank_by_head-{NAME}"',
+        'id="claims"',
+        'id="runs"',
+        'id="environment"',
+        'id="not-tested"',
+    ]
+    places = [page.index(part) for part in order]
+    assert places == sorted(places)
+    for place, found in enumerate(figures):  # the script finds the numbers of a figure by its place
+        card = page[page.index(f'id="figure-{found.name}"') :]
+        assert f'data-figure="{place}"' in card[: card.index("</figure>")]
+        assert found.look_at.split(" ")[0] == "Look"
+        assert to_html(found.look_at) in card
+    assert '<details class="group" open>' not in page
 
 
 def test_report_links_to_runs_without_naming_the_machine(tmp_path, runs):
@@ -147,7 +181,7 @@ def shape_of(text):
 
 def hostile_report(tmp_path, word):
     folder = network_run(tmp_path / "runs", "vit", ranks=RANKS, data=word)
-    verdicts = [verdict(word, n=word, reason=word)]
+    verdicts = [verdict(word, of=word, n=word, reason=word), verdict(word, "fails", of=word)]
     page = write_report(tmp_path / "report", [figure(word, word)], verdicts, {word: [folder]}, {word: word}, title=word)
     return page.read_text()
 

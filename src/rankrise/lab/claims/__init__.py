@@ -10,6 +10,8 @@ from rankrise.lab.claims._evaluate import claims as claims
 from rankrise.lab.claims._evaluate import describe_claims as describe_claims
 from rankrise.lab.claims._evaluate import evaluate_claims as evaluate_claims
 from rankrise.lab.claims._evaluate import write_verdicts as write_verdicts
+from rankrise.lab.claims._outcomes import Outcome as Outcome
+from rankrise.lab.claims._outcomes import outcomes as outcomes
 from rankrise.lab.claims._toy_curves import activation_times as activation_times
 from rankrise.lab.claims._toy_curves import along as along
 from rankrise.lab.claims._toy_curves import loss_curve as loss_curve

@@ -26,6 +26,8 @@ class Claim:
         set_after_seeing: Whether the number or the bound was chosen after a look at runs; `aggregate` then says so.
         of: The experiment or the family of experiments that it is claimed of.
         about: The heading under which a report shows the claim: what it is claimed of, or "the toy".
+        topic: The question that the claim belongs to, a key of `TOPICS`.
+        in_words: The number in a clause for newcomers, with `{value}` in its place; empty for most claims.
     """
 
     id: str
@@ -38,6 +40,8 @@ class Claim:
     set_after_seeing: bool = False
     of: str = ""
     about: str = ""
+    topic: str = ""
+    in_words: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Verdict:
             layers; or why the claim was not tested.
         runs: The runs that the number was read from, each as name and hash.
         is_open: Whether the interval contains the bound, so that more seeds could turn the verdict.
+        apart: How the runs differ from their experiment at scale `paper`, as "scale smoke"; empty if they do not.
     """
 
     claim: Claim
@@ -67,6 +72,7 @@ class Verdict:
     reason: str
     runs: tuple[str, ...]
     is_open: bool = False
+    apart: str = ""
 
     @property
     def interval(self) -> str:
@@ -103,7 +109,6 @@ class Predicate:
     something is always so; its worst seed decides, because a mean would hide a seed that contradicts it.
     """
 
-    group: str  # the section of the list of claims: "1" to "5", or "beyond"
     claim: Claim
     needs: tuple[str, ...]
     measure: Callable[..., Finding]
@@ -129,7 +134,7 @@ class Predicate:
 
 
 def predicate(
-    group: str,
+    topic: str,
     name: str,
     statement: str,
     *,
@@ -147,6 +152,7 @@ def predicate(
     of_every_seed: bool = False,
     set_after: str = "",
     about: str = "",
+    in_words: str = "",
 ) -> Predicate:
     """A predicate whose claim says its own threshold, and after what its measure was set (`set_after`, a clause).
 
@@ -168,8 +174,10 @@ def predicate(
         set_after_seeing=bool(set_after),
         of=of,
         about=about or of,
+        topic=topic,
+        in_words=in_words,
     )
-    return Predicate(group, claim, needs or (of,), measure, comparison, bound, at_least, shared, one_of, of_every_seed)
+    return Predicate(claim, needs or (of,), measure, comparison, bound, at_least, shared, one_of, of_every_seed)
 
 
 def listed(values: Array, form: str = ".2f") -> str:
@@ -180,12 +188,3 @@ def listed(values: Array, form: str = ".2f") -> str:
     '1.00, 2.50'
     """
     return ", ".join(format(float(value), form) for value in values)
-
-
-def all_layers(num: int) -> str:
-    """The layers that a list of numbers is of, for the beginning of a sentence; layers count from 0.
-
-    >>> all_layers(6)
-    'Layers 0-5'
-    """
-    return f"Layers 0-{num - 1}"

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rankrise.lab.claims._claim import Bound, Finding, Predicate, all_layers, listed, predicate
-from rankrise.lab.claims._networks import final_ranks, parts, rank_curves
+from rankrise.lab.claims._claim import Bound, Finding, Predicate, listed, predicate
+from rankrise.lab.claims._networks import all_layers, final_ranks, parts, rank_curves
 from rankrise.lab.experiments import family_members, scale_family
 from rankrise.runs import RunData, rank_correlation
 from rankrise.view import CIRCUITS
@@ -40,7 +40,7 @@ def ordered_pairs(*runs: RunData, circuit: str) -> Finding:
     family = sorted(runs, key=scale_of, reverse=True)
     ranks = np.stack([final_ranks(run, circuit) for run in family])
     detail = "; ".join(f"scale {scale_of(run):g}: {listed(row)}" for run, row in zip(family, ranks, strict=True))
-    return Finding(float((ranks[1:] < ranks[:-1]).mean()), f"{all_layers(ranks.shape[1])}, {detail}.", parts(runs[0]))
+    return Finding(float((ranks[1:] < ranks[:-1]).mean()), f"{all_layers(ranks[0])}, {detail}.", parts(runs[0]))
 
 
 def ends_apart(*runs: RunData, circuit: str) -> Finding:
@@ -48,7 +48,7 @@ def ends_apart(*runs: RunData, circuit: str) -> Finding:
     family = sorted(runs, key=scale_of, reverse=True)
     large, small = final_ranks(family[0], circuit), final_ranks(family[-1], circuit)
     scales = [f"{scale_of(run):g}" for run in (family[0], family[-1])]
-    detail = f"{all_layers(len(large))}: {listed(large)} at {scales[0]}, {listed(small)} at {scales[1]}."
+    detail = f"{all_layers(large)}: {listed(large)} at {scales[0]}, {listed(small)} at {scales[1]}."
     return Finding(float((large / small).min()), detail, parts(runs[0]))
 
 
@@ -112,10 +112,11 @@ PREDICATES: tuple[Predicate, ...] = (
             at_least=at_least,
             shared=all_but_scale,
             one_of=_ONE_FAMILY,
+            in_words=in_words.replace("CHANGE", f"{CIRCUITS[circuit].short} change"),
         )
         for base, family in FAMILIES.items()
         for circuit in CIRCUITS
-        for name, statement, measure, must_be, at_least, aggregate in (
+        for name, statement, measure, must_be, at_least, aggregate, in_words in (
             (
                 "each-smaller-scale-is-lower",
                 "each smaller initial scale",
@@ -123,6 +124,7 @@ PREDICATES: tuple[Predicate, ...] = (
                 _MOST,
                 3,
                 "share of layers × neighbouring scales with a lower stable rank at the end, mean over heads",
+                "each smaller initial scale lowered the stable rank of the CHANGE in {value:.0%} of the comparisons",
             ),
             (
                 "smallest-scale-is-lower",
@@ -131,6 +133,7 @@ PREDICATES: tuple[Predicate, ...] = (
                 _ABOVE_ONE,
                 2,
                 "min over layers of final stable rank, mean over heads, at the largest scale over that at the smallest",
+                "",
             ),
         )
     ),

@@ -8,6 +8,7 @@ from typing import Any
 from rankrise.lab.claims import _comparisons, _networks, _toy, _variants
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
+from rankrise.lab.claims._outcomes import TOPICS
 from rankrise.lab.experiments import SCALES, experiments, find_experiment, to_json
 from rankrise.runs import NotMeasurable, RunData, group_runs
 from rankrise.store import write_json
@@ -20,14 +21,6 @@ PREDICATES: tuple[Predicate, ...] = (
 )
 _PIPE = r"\|"  # how a cell of a table in Markdown writes |
 _LENGTH = ("epochs", "warmup_epochs", "track_every", "num_spectra", "evaluate_every")  # fields of `training`
-_TITLES = {
-    "1": "The toy learns in stages",
-    "2": "The learned change has low rank",
-    "3": "Its rank grows gradually",
-    "4": "Smaller initial weights give lower rank",
-    "5": "What the CENG501 reproduction reports",
-    "beyond": "Beyond the paper",
-}
 
 
 def claims() -> list[Claim]:
@@ -144,19 +137,26 @@ def departure(name: str, spec: Mapping[str, Any]) -> str:
     '60 of 500 epochs'
     >>> departure("vit-cifar10", to_json(known.small))
     'scale small'
+    >>> departure("vit-digits", to_json(experiments()["vit-digits"].smoke))
+    'scale smoke'
     >>> departure("vit-cifar10", to_json(replace(known.paper, training=replace(known.paper.training, track_every=7))))
     'a spec of its own'
     """
-    for scale, other in _registered(name).items():
-        words = "" if scale == "paper" else f"scale {scale}"
+    specs = _registered(name)
+    for scale, other in specs.items():
         if {**other, "seed": 0} == {**spec, "seed": 0}:
-            return words
+            return _words(scale)
+    for scale, other in specs.items():
         if "training" in spec and _rest(other) == _rest(spec):
             done, whole = spec["training"]["epochs"], other["training"]["epochs"]
             if done == whole:
                 break  # the runs differ in their warm-up, or in the steps at which they were measured
-            return f"{words}, {done} of {whole} epochs" if words else f"{done} of {whole} epochs"
+            return ", ".join(words for words in (_words(scale), f"{done} of {whole} epochs") if words)
     return "a spec of its own"
+
+
+def _words(scale: str) -> str:
+    return "" if scale == "paper" else f"scale {scale}"
 
 
 def _rest(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,10 +189,10 @@ def describe_claims() -> str:
         "and a number that is infinite in some seeds only has no mean: such claims are *not tested*. A run that is",
         "not of scale `paper` is judged, and its verdict says what it is: *scale small*, *60 of 500 epochs*.",
     ]
-    for group, title in _TITLES.items():
+    for topic, title in TOPICS.items():
         lines += ["", f"## {title}", "", "| claim | of | circuit; layers | number | must be |", "|---|---|---|---|---|"]
         for predicate in PREDICATES:
-            if predicate.group == group:
+            if predicate.claim.topic == topic:
                 claim = predicate.claim
                 where = f"{claim.circuit}; {claim.layers}" if claim.layers else claim.circuit
                 text = f"`{claim.id}`: {claim.statement} ({claim.reference})"

@@ -54,6 +54,7 @@ def judge(
         ),
         runs=sources,
         is_open=is_open,
+        apart=apart,
     )
 
 

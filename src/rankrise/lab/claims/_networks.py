@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from rankrise.lab.claims._claim import Finding, Predicate, all_layers, listed, predicate
+from rankrise.lab.claims._claim import Finding, Predicate, listed, predicate
 from rankrise.linalg import gaussian_spectra, stable_rank
 from rankrise.runs import Array, NotMeasurable, RunData, early_mean, rank_correlation
 from rankrise.view import CIRCUITS
@@ -46,6 +46,11 @@ def parts(run: RunData, circuit: str = "kq") -> dict[str, int]:
     return {"heads": heads, "layers": layers}
 
 
+def all_layers(values: Array) -> str:
+    """The layers behind an array of one number for each, counted from 0, as "Layers 0-5"."""
+    return f"Layers 0-{len(values) - 1}" if len(values) > 1 else "Layer 0"
+
+
 def against_init(run: RunData, circuit: str) -> Finding:
     """The stable rank of the change over that of the product at the start, in the layer where the ratio is largest."""
     sigma = run.initial_spectrum(circuit)
@@ -53,7 +58,7 @@ def against_init(run: RunData, circuit: str) -> Finding:
     final = final_ranks(run, circuit)
     if len(start) != len(final):
         raise NotMeasurable(f"{run.source} has {len(start)} layers at the start and {len(final)} later: run it again.")
-    detail = f"{all_layers(len(final))}: {listed(final)}; at the start {listed(start, '.1f')}."
+    detail = f"{all_layers(final)}: {listed(final)}; at the start {listed(start, '.1f')}."
     return Finding(float((final / start).max()), detail, parts(run, circuit))
 
 
@@ -63,7 +68,7 @@ def against_random(run: RunData, circuit: str) -> Finding:
     width = int(model.get("width", model.get("dim", 0)))
     reference = random_stable_rank(width, int(model.get("head_dim") or width))
     final = final_ranks(run, circuit)
-    detail = f"{all_layers(len(final))}: {listed(final)}; a random change {reference:.1f}."
+    detail = f"{all_layers(final)}: {listed(final)}; a random change {reference:.1f}."
     return Finding(float(final.max() / reference), detail, parts(run, circuit))
 
 
@@ -88,7 +93,7 @@ def rise(run: RunData, circuit: str) -> Finding:
     ratio = means[-1] / early
     pairs = ", ".join(f"{a:.2f} → {b:.2f}" for a, b in zip(early.tolist(), means[-1].tolist(), strict=True))
     others = listed(np.array([(means[-1] / early_mean(steps, means, part)).min() for part in _OTHER_PARTS]))
-    detail = f"{all_layers(len(ratio))}: {pairs}. Over the first 2% and 10% of steps in place of 5%: {others}."
+    detail = f"{all_layers(ratio)}: {pairs}. Over the first 2% and 10% of steps in place of 5%: {others}."
     return Finding(float(ratio.min()), detail, parts(run, circuit))
 
 
@@ -96,7 +101,7 @@ def steadiness(run: RunData, circuit: str) -> Finding:
     """The rank correlation of stable rank with time, in the layer where it is least."""
     steps, ranks = rank_curves(run, circuit)
     found = np.array([rank_correlation(steps, layer) for layer in ranks.mean(-1).T])
-    return Finding(float(found.min()), f"{all_layers(len(found))}: {listed(found)}.", parts(run, circuit))
+    return Finding(float(found.min()), f"{all_layers(found)}: {listed(found)}.", parts(run, circuit))
 
 
 def vo_over_kq(run: RunData) -> Finding:
@@ -104,7 +109,7 @@ def vo_over_kq(run: RunData) -> Finding:
     kq, vo = (final_ranks(run, circuit) for circuit in ("kq", "vo"))
     if len(kq) != len(vo):
         raise NotMeasurable(f"{run.source} has {len(kq)} layers of kq and {len(vo)} of vo: run it again.")
-    return Finding(float((vo / kq).min()), f"{all_layers(len(kq))}: kq {listed(kq)}; vo {listed(vo)}.", parts(run))
+    return Finding(float((vo / kq).min()), f"{all_layers(kq)}: kq {listed(kq)}; vo {listed(vo)}.", parts(run))
 
 
 def depth(run: RunData, circuit: str) -> Finding:
@@ -113,15 +118,15 @@ def depth(run: RunData, circuit: str) -> Finding:
     if len(final) < 3:
         raise NotMeasurable(f"{run.source} has {len(final)} layers; an order needs three.")
     value = rank_correlation(np.arange(len(final), dtype=float), final)
-    return Finding(value, f"{all_layers(len(final))}: {listed(final)}.", parts(run, circuit))
+    return Finding(value, f"{all_layers(final)}: {listed(final)}.", parts(run, circuit))
 
 
-def low_rank(group: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:
+def low_rank(topic: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:
     """Claims that the change has far lower stable rank than the product at the start, and than a random change."""
     name = f"{CIRCUITS[circuit].short} change"
     return [
         predicate(
-            group,
+            topic,
             f"lower-than-{what}-{circuit}",
             f"the {name} has far lower stable rank than {than}{words}",
             of=experiment,
@@ -131,20 +136,26 @@ def low_rank(group: str, circuit: str, experiment: str, reference: str, *, words
             aggregate=f"max over layers of stable rank at the end, mean over heads, over that of {than}",
             measure=functools.partial(measure, circuit=circuit),
             must_be=("≤", 0.5),
+            in_words=in_words,
         )
-        for what, than, measure in (
-            ("init", "the product at the start", against_init),
-            ("random", "a random change of the same shape", against_random),
+        for what, than, measure, in_words in (
+            (
+                "init",
+                "the product at the start",
+                against_init,
+                f"the {name} has at most {{value:.0%}} of the stable rank of the product at the start, in every layer",
+            ),
+            ("random", "a random change of the same shape", against_random, ""),
         )
     ]
 
 
-def gradual(group: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:
+def gradual(topic: str, circuit: str, experiment: str, reference: str, *, words: str = "") -> list[Predicate]:
     """Claims that the stable rank of the change grows, and that it grows steadily."""
     name = f"{CIRCUITS[circuit].short} change"
     return [
         predicate(
-            group,
+            topic,
             f"rises-{circuit}",
             f"the stable rank of the {name} is higher at the end than early in training{words}",
             of=experiment,
@@ -154,9 +165,11 @@ def gradual(group: str, circuit: str, experiment: str, reference: str, *, words:
             aggregate="min over layers of stable rank, mean over heads, at the end over that in the first 5% of steps",
             measure=functools.partial(rise, circuit=circuit),
             must_be=(">", 1),
+            in_words=f"the stable rank of the {name} at the end is {{value:.2f}} times that early in training, in the "
+            "layer where it rises least",
         ),
         predicate(
-            group,
+            topic,
             f"rises-steadily-{circuit}",
             f"the stable rank of the {name} grows throughout training{words}",
             of=experiment,
@@ -170,10 +183,10 @@ def gradual(group: str, circuit: str, experiment: str, reference: str, *, words:
     ]
 
 
-def vo_above_kq(group: str, experiment: str, reference: str) -> Predicate:
+def vo_above_kq(topic: str, experiment: str, reference: str) -> Predicate:
     """The claim that the value-output change has higher stable rank than the key-query change."""
     return predicate(
-        group,
+        topic,
         "vo-above-kq",
         "the value-output change has higher stable rank than the key-query change",
         of=experiment,
@@ -183,6 +196,8 @@ def vo_above_kq(group: str, experiment: str, reference: str) -> Predicate:
         aggregate="min over layers of the ratio of stable ranks at the end, each mean over heads",
         measure=vo_over_kq,
         must_be=(">", 1),
+        in_words="the value-output change has {value:.2f} times the stable rank of the key-query change, in the layer "
+        "where this is least",
     )
 
 

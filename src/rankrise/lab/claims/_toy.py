@@ -114,6 +114,7 @@ PREDICATES: tuple[Predicate, ...] = (
         shared=_task_and_end,
         one_of=ONE_TASK,
         set_after=SEED_4,
+        in_words="at α = 1e-32 the loss is on average {value:.1%} of its fall away from the staircase of Algorithm 1",
     ),
     toy_claim(
         "1",
@@ -198,7 +199,7 @@ PREDICATES: tuple[Predicate, ...] = (
         set_after=SEED_4,
     ),
     toy_claim(
-        "1",
+        "assumptions",
         "returns",
         "products perturbed in the middle of a stage return",
         of="toy-robustness-4.3",
@@ -211,7 +212,7 @@ PREDICATES: tuple[Predicate, ...] = (
         "instant, which held with 0.024, counts a path that only crosses; the bound before, on seed 4",
     ),
     toy_claim(
-        "1",
+        "assumptions",
         "stays-returned",
         "products perturbed in the middle of a stage have returned at the end of the time that they are followed",
         of="toy-robustness-4.3",
@@ -222,7 +223,7 @@ PREDICATES: tuple[Predicate, ...] = (
         set_after=SEED_4,
     ),
     toy_claim(
-        "1",
+        "assumptions",
         "same-end",
         "products perturbed as a stage begins reach the same end",
         of="toy-robustness-4.4",
@@ -235,7 +236,7 @@ PREDICATES: tuple[Predicate, ...] = (
     ),
     *(
         toy_claim(
-            "1",
+            "assumptions",
             name,
             statement,
             of="toy-stages",
@@ -245,14 +246,16 @@ PREDICATES: tuple[Predicate, ...] = (
             must_be=(">", 0),
             of_every_seed=True,
             set_after=_WORST,
+            in_words=in_words,
         )
-        for name, quantity, statement, reference, aggregate in (
+        for name, quantity, statement, reference, aggregate, in_words in (
             (
                 "unique-winner",
                 "gap",
                 "the winner of each stage is unique",
                 "Assumption 4.2",
                 "min over stages of (Δ₂ − Δ₁) / Δ₁",
+                "in every stage the winning coordinate is ahead of the next one by {value:.1%} of its time or more",
             ),
             (
                 "strict-minimum",
@@ -260,6 +263,7 @@ PREDICATES: tuple[Predicate, ...] = (
                 "each θ^k is a strict minimum on its support",
                 "Assumption 4.3",
                 "min over stages of c",
+                "",
             ),
         )
     ),

@@ -4,6 +4,7 @@ A figure is a record of `rankrise.view`, which also draws it.
 """
 
 from rankrise.lab.figures._descriptions import Description as Description
+from rankrise.lab.figures._descriptions import data_name as data_name
 from rankrise.lab.figures._descriptions import describe as describe
 from rankrise.lab.figures._descriptions import describe_run as describe_run
 from rankrise.lab.figures._gallery import Gallery as Gallery

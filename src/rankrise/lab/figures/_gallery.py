@@ -3,6 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from rankrise.lab.figures._descriptions import describe, network_name, seeds
 from rankrise.lab.figures._runs import Runs, by_scale, read_experiment
 from rankrise.runs import RunData
 from rankrise.view import (
+    RUN_FIGURES,
     FigureData,
     components_by_scale,
     perturbation_vs_init,
@@ -29,12 +31,14 @@ class PaperFigure(NamedTuple):
     Attributes:
         build: Makes the figure from folders by experiment, and from its options.
         options: The names of its options.
+        look_at: What to look at, in a sentence.
         of: What the figure is drawn of: "toy", "network", or "family" for a network at several initial scales.
         of_variants: Whether a variant of a network has this figure too.
     """
 
     build: Callable[..., FigureData]
     options: tuple[str, ...]
+    look_at: str
     of: str
     of_variants: bool = False
 
@@ -51,9 +55,9 @@ def _of_network(build: Callable[..., FigureData]) -> Callable[..., FigureData]:
 
 def _network_figure(build: Callable[..., FigureData], *options: str, of_variants: bool = False) -> PaperFigure:
     name = build.__name__
-    return PaperFigure(
-        partial(_of_network(build), figure=name), ("experiment", *options), "network", of_variants=of_variants
-    )
+    made = partial(_of_network(build), figure=name)
+    look_at = RUN_FIGURES[name].look_at
+    return PaperFigure(made, ("experiment", *options), look_at, "network", of_variants=of_variants)
 
 
 def _of_family(build: Callable[..., FigureData], *, every_seed: bool) -> Callable[..., FigureData]:
@@ -82,17 +86,24 @@ def _repeats(found: Mapping[float, Sequence[RunData]]) -> str:
 
 def _family_figure(build: Callable[..., FigureData], *options: str, every_seed: bool = False) -> PaperFigure:
     made = partial(_of_family(build, every_seed=every_seed), figure=build.__name__)
-    return PaperFigure(made, ("experiment", *options), "family")
+    return PaperFigure(made, ("experiment", *options), RUN_FIGURES[build.__name__].look_at, "family")
 
 
-def _plain(build: Callable[..., FigureData], of: str) -> PaperFigure:
-    return PaperFigure(build, tuple(name for name in inspect.signature(build).parameters if name != "runs"), of)
+def _toy(build: Callable[..., FigureData], look_at: str) -> PaperFigure:
+    options = tuple(name for name in inspect.signature(build).parameters if name != "runs")
+    return PaperFigure(build, options, look_at, "toy")
 
 
 _FIGURES = {
-    _toy_stages.ID: _plain(_toy_stages.build, "toy"),
-    _toy_scales.ID: _plain(_toy_scales.build, "toy"),
-    _toy_robustness.ID: _plain(_toy_robustness.build, "toy"),
+    _toy_stages.ID: _toy(
+        _toy_stages.build, "Look at the plateaus of the loss: at the end of each, one more coordinate leaves zero."
+    ),
+    _toy_scales.ID: _toy(
+        _toy_scales.build, "Look how the loss comes closer to the dashed staircase of Algorithm 1 as α gets smaller."
+    ),
+    _toy_robustness.ID: _toy(
+        _toy_robustness.build, "Look whether the curves of perturbed starts come back to the one without noise."
+    ),
     "spectrum_over_training": _network_figure(spectrum_over_training, "num_values"),
     "components_by_scale": _family_figure(components_by_scale, "layer", "head", "num_components", "num_scales"),
     "stable_rank_by_scale": _family_figure(stable_rank_by_scale, every_seed=True),
@@ -145,7 +156,7 @@ def build_figure(figure_id: str, runs: Runs, **options: Any) -> FigureData:
             raise ValueError(f"`{figure_id}` must get options it knows; got {name!r}. It has: {others}.")
     if "experiment" in figure.options and "experiment" not in options:
         raise ValueError(f"`{figure_id}` must be told of which network; pass experiment='vit-digits', say.")
-    return figure.build(runs, **options)
+    return replace(figure.build(runs, **options), look_at=figure.look_at)
 
 
 def _find(figure_id: str) -> PaperFigure:

@@ -1,14 +1,14 @@
 """What a report says about runs, claims and environments, as rows of text."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from rankrise.lab.claims import Verdict
 from rankrise.lab.experiments import experiments, family_members, summarise_run
-from rankrise.lab.figures import describe_run
+from rankrise.lab.figures import data_name, describe_run
 from rankrise.runs import RunData
 from rankrise.store import UntrustedFolder, load_spec, read_json
 
@@ -72,6 +72,52 @@ def counts(verdicts: "Sequence[Verdict]") -> str:
     words = {"holds": "hold", "fails": "fail", "not tested": "not tested"}
     named = [f"{number} {words[name]}" for number, name in parts if number]
     return ", ".join(named) if named else "no claims were evaluated"
+
+
+def ran(runs: "Mapping[str, Sequence[Path]]", verdicts: "Sequence[Verdict]") -> str:
+    """How much was run, of what size, and on which data, in a sentence.
+
+    Args:
+        runs: Folders by experiment.
+        verdicts: What was made of them; they know how the runs differ from the paper's size.
+
+    >>> ran({}, [])
+    'nothing.'
+    """
+    folders = list(dict.fromkeys(Path(folder) for members in runs.values() for folder in members))
+    if not folders:
+        return "nothing."
+    found = [RunData(folder) for folder in folders]
+    data = dict.fromkeys(data_name(run) for run in found if "training" in run.spec)
+    what = [*(["the toy"] if any("training" not in run.spec for run in found) else []), *_networks(list(data))]
+    sizes = {v.apart for v in verdicts if v.value is not None}
+    num = len(folders)
+    return f"{num} run{'' if num == 1 else 's'} {_size(sizes)}: {', and '.join(what)}."
+
+
+def _size(apart: Collection[str]) -> str:
+    """How the runs compare with the paper's size, in words.
+
+    >>> _size({""}), _size({"scale smoke"}), _size({"", "60 of 500 epochs"}), _size(())
+    ("at the paper's size", 'at scale smoke', 'of several sizes', 'of which no claim can be judged')
+    """
+    if not apart:
+        return "of which no claim can be judged"
+    if len(apart) > 1:
+        return "of several sizes"
+    one = next(iter(apart))
+    return f"at {one}" if one else "at the paper's size"
+
+
+def _networks(data: list[str]) -> list[str]:
+    """Networks by their data, in words.
+
+    >>> _networks(["digits", "WikiText-2"])
+    ['networks on digits and WikiText-2']
+    """
+    if not data:
+        return []
+    return [f"networks on {' and '.join(part for part in (', '.join(data[:-1]), data[-1]) if part)}"]
 
 
 def run_rows(runs: "Mapping[str, Sequence[Path]]", out: Path) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@
 
   const alpha = by("alpha");
   alpha.max = toy.levels.length - 1;
-  alpha.value = 1;
+  alpha.value = alpha.max; // the smallest α, whose curve is the staircase
   const curves = (panel) => {
     const chosen = toy.levels[Number(alpha.value)];
     const line = (trace, extra) => ({ kind: "line", x: trace.x, y: trace.y, colour: colourOf(trace), ...extra });
@@ -52,9 +52,9 @@
 
   const time = by("time");
   time.max = film.levels.length - 1;
-  time.value = film.levels.length - 1;
-  film.colNames.forEach((name, i) => by("layer").append(new Option(name, String(i))));
-  by("layer").value = String(film.colNames.length - 1);
+  time.value = 0;
+  film.colNames.forEach((name, i) => by("layer").append(new Option(name.replace("layer ", ""), String(i))));
+  by("layer").value = String(film.layer); // the one that rises most
   const bars = (panel) => {
     const now = panel.traces.find((trace) => trace.level && trace.group === film.levels[Number(time.value)]);
     const init = panel.traces.find((trace) => !trace.level);
