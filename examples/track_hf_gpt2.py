@@ -1,18 +1,18 @@
 """Track a small GPT-2 in HF Trainer, on the bytes of this file; needs `pip install 'rankrise[hf]'`.
 
-python examples/track_hf_gpt2.py
+    python examples/track_hf_gpt2.py
+
+The run stays in `runs/gpt2`: `rankrise plot training_curves runs/gpt2` draws it. The callback is attached to the
+trainer, so that the trainer's own loggers (`report_to="tensorboard"`) get six numbers for each layer as well.
 """
 
-import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments
 
 import rankrise as rr
-from rankrise.tracking.integrations import huggingface_callback
+from rankrise.tracking.integrations.huggingface import RankCallback
 
 length = 64
 text = torch.tensor(list(Path(__file__).read_bytes()))
@@ -31,15 +31,14 @@ arguments = TrainingArguments(
     disable_tqdm=True,
     use_cpu=True,
 )
-shutil.rmtree("runs/gpt2", ignore_errors=True)
-Trainer(
-    GPT2LMHeadModel(config),
-    arguments,
-    train_dataset=windows,
-    callbacks=[huggingface_callback("runs/gpt2", every=10)],
-).train()
+trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=windows)
+trainer.remove_callback(PrinterCallback)  # it would print the numbers of every layer
+RankCallback("runs/gpt2", every=10, exist="overwrite").attach(trainer)
+trainer.train()
 
-table = rr.load_run("runs/gpt2").filter(pc.field("index") == -1)
-for row in table.filter(pc.is_in(table["quantity"], pa.array(["loss", "stable_rank"]))).to_pylist():
-    where = f"layer {row['layer']} head {row['head']} {row['circuit']}" if row["circuit"] else ""
-    print(f"step {row['step']:3d}  {row['quantity']:12s} {row['value']:7.3f}  {where}")
+run = rr.open_run("runs/gpt2")
+print(run)
+for circuit in ("kq", "vo"):
+    ranks = run.curve("stable_rank", circuit=circuit)
+    for step, mean in zip(ranks.steps, ranks.mean(), strict=True):
+        print(f"step {step:3.0f}  {circuit}  mean stable rank {mean:.2f}")

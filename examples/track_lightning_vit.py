@@ -1,17 +1,17 @@
 """Track a small vision transformer in Lightning, on random images; needs `pip install 'rankrise[lightning]'`.
 
-python examples/track_lightning_vit.py
+    python examples/track_lightning_vit.py
+
+The run stays in `runs/vit`: `rankrise plot training_curves runs/vit` draws it. Loggers of the trainer get six numbers
+for each layer as well.
 """
 
-import shutil
-
 import lightning.pytorch as pl
-import pyarrow.compute as pc
 import torch
 from torch import nn
 
 import rankrise as rr
-from rankrise.tracking.integrations import lightning_callback
+from rankrise.tracking.integrations.lightning import RankCallback
 
 
 class ViT(pl.LightningModule):
@@ -36,18 +36,19 @@ class ViT(pl.LightningModule):
 
 pl.seed_everything(0, verbose=False)
 images = torch.utils.data.TensorDataset(torch.randn(256, 64, 48), torch.randint(10, (256,)))
-shutil.rmtree("runs/vit", ignore_errors=True)
 trainer = pl.Trainer(
     max_steps=40,
     accelerator="cpu",
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
-    callbacks=[lightning_callback("runs/vit", every=10)],
+    callbacks=[RankCallback("runs/vit", every=10, exist="overwrite")],
 )
 trainer.fit(ViT(), torch.utils.data.DataLoader(images, batch_size=16, shuffle=True))
 
-table = rr.load_run("runs/vit")
-ranks = table.filter((pc.field("quantity") == "stable_rank") & (pc.field("head") >= 0))
-for row in ranks.group_by(["step", "circuit"]).aggregate([("value", "mean")]).to_pylist():
-    print(f"step {row['step']:3d}  {row['circuit']}  mean stable rank {row['value_mean']:.2f}")
+run = rr.open_run("runs/vit")
+print(run)
+for circuit in ("kq", "vo"):
+    ranks = run.curve("stable_rank", circuit=circuit)
+    for step, mean in zip(ranks.steps, ranks.mean(), strict=True):
+        print(f"step {step:3.0f}  {circuit}  mean stable rank {mean:.2f}")

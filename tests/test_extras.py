@@ -17,7 +17,7 @@ METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # A child process in which no package of an extra can be imported tries every task once, and prints what it was told.
 CHILD = """
-import json, sys
+import importlib, json, sys
 blocked = set(json.loads(sys.argv[1]))
 
 class Blocker:
@@ -32,8 +32,7 @@ from typer.testing import CliRunner
 from rankrise.cli._main import app
 from rankrise.lab.data import DataConfig, load_dataset
 from rankrise.lab.data._text_files import BPETokenizer
-from rankrise.tracking import TensorBoardSink, WandbSink
-from rankrise.tracking.integrations import huggingface_callback, lightning_callback
+from rankrise.tracking import MlflowSink, TensorBoardSink, TrackioSink, WandbSink
 from rankrise.view import Axis, FigureData, Panel, diff_page, draw
 
 def said(task):
@@ -78,11 +77,13 @@ print(json.dumps({
     "report": said(lambda: command("report", "--runs", folder)),
     "images": said(lambda: load_dataset(image_folder, root=folder)),
     "encoding": said(lambda: BPETokenizer(folder)),
-    "hf": said(lambda: huggingface_callback(folder)),
-    "lightning": said(lambda: lightning_callback(folder)),
+    "hf": said(lambda: importlib.import_module("rankrise.tracking.integrations.huggingface")),
+    "lightning": said(lambda: importlib.import_module("rankrise.tracking.integrations.lightning")),
     "verify": said(lambda: command("lora", *pair, "--out", folder / "adapter", "--verify")),
     "tensorboard": said(lambda: TensorBoardSink(folder)),
     "wandb": said(lambda: WandbSink()),
+    "trackio": said(lambda: TrackioSink()),
+    "mlflow": said(lambda: MlflowSink()),
     "digits": said(lambda: load_dataset(DataConfig("digits"))),
 }))
 """
@@ -106,6 +107,8 @@ SAID = {
     "tensorboard": "A TensorBoardSink needs the package tensorboard, which is not installed: "
     "pip install 'rankrise[track]'.",
     "wandb": "A WandbSink needs the package wandb, which is not installed: pip install 'rankrise[track]'.",
+    "trackio": "A TrackioSink needs the package trackio, which is not installed: pip install 'rankrise[track]'.",
+    "mlflow": "An MlflowSink needs the package mlflow-skinny, which is not installed: pip install 'rankrise[track]'.",
     "digits": "Loading the digits needs the package scikit-learn, which is not installed: "
     "pip install 'rankrise[demo]'.",
 }

@@ -21,6 +21,8 @@ _EXTRAS = {
     "lightning": _Extra("lightning", "lightning"),
     "tensorboard": _Extra("tensorboard", "track"),
     "wandb": _Extra("wandb", "track"),
+    "trackio": _Extra("trackio", "track"),
+    "mlflow": _Extra("mlflow-skinny", "track"),
     "sklearn": _Extra("scikit-learn", "demo"),
 }
 
@@ -38,7 +40,7 @@ def require(task: str, *modules: str, otherwise: str = "") -> None:
 
     >>> require("Drawing a figure")
     """
-    missing = [module for module in modules if not _is_installed(module)]
+    missing = [module for module in modules if not is_installed(module)]
     if not missing:
         return
     names = " and ".join(_EXTRAS[module].package for module in missing)
@@ -48,7 +50,8 @@ def require(task: str, *modules: str, otherwise: str = "") -> None:
     raise ModuleNotFoundError(f"{message}{f'; {otherwise}' if otherwise else ''}.", name=missing[0])
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether a package can be imported; it is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # an import hook refuses the module

@@ -32,7 +32,7 @@ def live(folder, *, steps=STEPS, after_step=lambda step: None, **options):
         model.load_state_dict(saved["model"])
         optimiser.load_state_dict(saved["optimiser"])
     options = {"every": 1, "spectra": 5, "directions": 2, "strict": True, **options}
-    with rr.RankTracker(model, folder, resume=done, **options) as tracker:
+    with rr.RankTracker(model, folder, resume=done, exist="overwrite", **options) as tracker:
         for step in range(done + 1, steps + 1):
             tracker.step(step, loss=train_step(model, optimiser, step))
             if step % SAVE_EVERY == 0:

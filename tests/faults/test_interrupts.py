@@ -82,7 +82,9 @@ def in_notebook(folder):
     model, cut = tiny_model(), []
     optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     try:
-        tracker = rr.RankTracker(model, folder, every=1, spectra=5, directions=2, strict=True, resume=0)
+        tracker = rr.RankTracker(
+            model, folder, every=1, spectra=5, directions=2, strict=True, resume=0, exist="overwrite"
+        )
     except KeyboardInterrupt:
         return None
     for step in range(1, STEPS + 1):

@@ -90,7 +90,9 @@ def test_a_resumed_run_goes_on(tmp_path):
     whole = values(tmp_path / "a", "linear1", "stable_rank")
     again = block(seed=1)
     again.load_state_dict(state)
-    with rr.RankTracker(again, out=tmp_path / "a", every=1, spectra=1, scope="linear", resume=1) as tracker:
+    with rr.RankTracker(
+        again, out=tmp_path / "a", every=1, spectra=1, scope="linear", resume=1, exist="overwrite"
+    ) as tracker:
         again.load_state_dict(model.state_dict())
         tracker.step(2)
     assert values(tmp_path / "a", "linear1", "stable_rank") == whole

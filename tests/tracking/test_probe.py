@@ -170,7 +170,7 @@ def test_model_without_attention_records_scalars_and_probes(tmp_path):
         tracker.step(1, loss=0.5)
         assert tracker.head_map is None
         assert tracker.estimate().spectra_bytes == 0
-    with rr.RankTracker(model, tmp_path, resume=1, **options) as tracker:
+    with rr.RankTracker(model, tmp_path, resume=1, exist="overwrite", **options) as tracker:
         tracker.step(2, loss=0.25)
     table = rr.load_run(tmp_path)
     assert select(table, quantity="loss").tolist() == [0.5, 0.25]

@@ -2,9 +2,12 @@
 
 import functools
 import json
+import os
+import signal
 
 import pytest
 import torch
+from tests.processes import exit_code
 from tests.tracking.models import assert_same, small_model
 from torch import nn
 
@@ -36,14 +39,88 @@ def test_spec_says_what_was_asked_for(run):
     assert json.loads((run / "env.json").read_text())["packages"]["torch"]
 
 
-def test_existing_run_needs_resume(run):
-    with pytest.raises(
-        ValueError, match=r"must not hold a finished run; it does\. Pass `resume=<step of the checkpoint>`"
-    ):
+def test_existing_run_is_refused_with_the_ways_out(run):
+    ways = (
+        r"Pass `exist=\"resume\"` to go on with it, `exist=\"overwrite\"` to replace it, or `exist=\"new\"` to write to"
+    )
+    with pytest.raises(ValueError, match=rf"must not hold a run yet; it holds a finished one\. {ways} .*-2\."):
         rr.RankTracker(small_model(), run)
     rr.RankTracker(trained(), run, resume=1, **OPTIONS).close(seal=False)
-    with pytest.raises(ValueError, match=r"must not hold an unfinished run; it does\. Pass `resume="):
+    with pytest.raises(ValueError, match="it holds an unfinished one"):
         rr.RankTracker(small_model(), run)
+
+
+def test_new_is_the_next_free_folder(tmp_path):
+    outs = []
+    for _ in range(3):
+        with rr.RankTracker(small_model(), tmp_path / "mine", exist="new", every=1) as tracker:
+            tracker.step(1)
+        outs.append(tracker.out.name)
+    assert outs == ["mine", "mine-2", "mine-3"]
+    assert [rr.load_run(tmp_path / out).num_rows for out in outs] == [36, 36, 36]
+    with pytest.raises(ValueError, match=r'With `exist="new"` training must begin at step 0; it is resumed at step 5'):
+        rr.RankTracker(small_model(), tmp_path / "mine", exist="new", resume=5)
+
+
+def test_overwrite_replaces_the_run(run):
+    (run / "notes.txt").write_text("mine")
+    with rr.RankTracker(trained(), run, exist="overwrite", every=2, spectra=2) as tracker:
+        tracker.step(2)
+    assert set(rr.load_run(run)["step"].to_pylist()) == {2}
+    assert rr.store.load_spec(run)["every"] == "Every(num_steps=2)"
+    rr.store.verify_run(run)
+    assert (run / "notes.txt").read_text() == "mine"  # files of the user stay
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_overwriting_that_is_killed_leaves_no_mixture(run, monkeypatch):
+    def overwrite():
+        monkeypatch.setattr(rr.store._writing, "save_tensors_in", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        rr.RankTracker(trained(), run, exist="overwrite")
+
+    assert exit_code(overwrite) == -signal.SIGKILL
+    assert not rr.store.has_run(run)
+    rr.RankTracker(small_model(), run).close()  # the folder is free
+
+
+def test_resume_goes_on_where_the_run_ends(run):
+    before = rr.load_run(run)
+    with rr.RankTracker(trained(), run, exist="resume", **OPTIONS) as tracker:
+        with pytest.raises(ValueError, match="`step` must not go back; got 0 after 1"):
+            tracker.step(0)
+        tracker.step(2)
+    assert_same(rr.load_run(run).slice(0, before.num_rows), before)
+    assert set(rr.load_run(run)["step"].to_pylist()) == {1, 2}
+
+
+def test_resume_begins_where_there_is_no_run(tmp_path):
+    with rr.RankTracker(small_model(), tmp_path / "mine", exist="resume", every=1) as tracker:
+        tracker.step(1)
+    assert set(rr.load_run(tmp_path / "mine")["step"].to_pylist()) == {1}
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("exist", ["error", "resume"])
+def test_nothing_is_dropped_without_consent(tmp_path, sealed, exist):
+    tracker = rr.RankTracker(small_model(), tmp_path, every=1, spectra=2)
+    for step in range(1, 3):
+        tracker.step(step)
+    tracker.close(seal=sealed)
+    before, files = rr.load_run(tmp_path), sorted(path.name for path in tmp_path.rglob("*"))
+    message = r'at step 1 must not drop rows .* at 1 later step, to step 2\. Pass `exist="overwrite"` to drop them'
+    with pytest.raises(ValueError, match=message):
+        rr.RankTracker(trained(), tmp_path, every=1, spectra=2, resume=1, exist=exist)
+    assert_same(rr.load_run(tmp_path), before)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == files
+    assert rr.store.is_sealed(tmp_path) == sealed
+    with rr.RankTracker(trained(), tmp_path, every=1, spectra=2, resume=1, exist="overwrite") as tracker:
+        assert tracker.num_dropped_steps == 1
+    assert set(rr.load_run(tmp_path)["step"].to_pylist()) == {1}
+
+
+def test_unknown_exist_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="`exist` must be"):
+        rr.RankTracker(small_model(), tmp_path, exist="append")
 
 
 def test_resume_needs_a_run(tmp_path):
@@ -53,18 +130,17 @@ def test_resume_needs_a_run(tmp_path):
         rr.RankTracker(small_model(), tmp_path / "nothing", resume=7)
 
 
-def test_resume_at_zero_begins_or_starts_over_what_was_cut_off(run, tmp_path):
+def test_resume_at_zero_begins_or_starts_over(run, tmp_path):
     rr.RankTracker(small_model(), tmp_path / "new", resume=0).close()
-    with pytest.raises(ValueError, match="must not hold a finished run; it does"):
-        rr.RankTracker(small_model(), run, resume=0)
+    with pytest.raises(ValueError, match="at step 0 must not drop rows unless you allow it"):
+        rr.RankTracker(small_model(), run, resume=0, **OPTIONS)
     assert rr.load_run(run).num_rows > 0
-    rr.RankTracker(trained(), run, resume=1, **OPTIONS).close(seal=False)  # cut off
     with pytest.raises(
         ValueError, match=r"At step 0 the model must have the weights that .* began with; it has others"
     ):
-        rr.RankTracker(trained(), run, resume=0, **OPTIONS)
+        rr.RankTracker(trained(), run, resume=0, exist="overwrite", **OPTIONS)
     with pytest.warns(TrackingWarning, match=r"is started over: 36 rows to step 1 were dropped"):
-        rr.RankTracker(small_model(), run, resume=0, **OPTIONS).close()
+        rr.RankTracker(small_model(), run, resume=0, exist="overwrite", **OPTIONS).close()
     assert rr.load_run(run).num_rows == 0
 
 
@@ -120,12 +196,12 @@ def test_weights_that_were_not_saved_are_named(run, monkeypatch):
 @pytest.mark.parametrize("sealed", [True, False])
 def test_step_of_the_checkpoint_is_not_measured_again(tmp_path, sealed):
     tracker = rr.RankTracker(small_model(), tmp_path, every=1, spectra=2)
-    for step in range(4):
+    for step in range(3):
         tracker.step(step)
     tracker.close(seal=sealed)
     before = rr.load_run(tmp_path)
-    with rr.RankTracker(trained(), tmp_path, every=1, spectra=2, resume=3) as tracker:
-        tracker.step(3)
+    with rr.RankTracker(trained(), tmp_path, every=1, spectra=2, resume=2) as tracker:
+        tracker.step(2)
     assert_same(rr.load_run(tmp_path), before)
 
 
@@ -136,7 +212,7 @@ def test_starting_over_measures_step_zero_again(tmp_path):
     before = rr.load_run(tmp_path)
     with (
         pytest.warns(TrackingWarning, match="is started over"),
-        rr.RankTracker(small_model(), tmp_path, every=1, resume=0) as tracker,
+        rr.RankTracker(small_model(), tmp_path, every=1, resume=0, exist="overwrite") as tracker,
     ):
         tracker.step(0)
     assert_same(rr.load_run(tmp_path), before)

@@ -87,6 +87,7 @@ def test_training_is_bit_identical_with_and_without(tmp_path):
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.filterwarnings("ignore:No tracked weight has moved:rankrise.tracking.TrackingWarning")
 def test_gradients_are_left_alone(tmp_path):
     model = small_model()
     model(torch.randn(2, 5, 12)).sum().backward()
@@ -115,7 +116,7 @@ def test_resumed_table_equals_the_uninterrupted_one(tmp_path, checkpoint, sealed
 
     resumed = small_model(seed=99, dropout=0.0)
     resumed.load_state_dict(state)
-    with rr.RankTracker(resumed, tmp_path / "cut", resume=checkpoint, **options) as tracker:
+    with rr.RankTracker(resumed, tmp_path / "cut", resume=checkpoint, exist="overwrite", **options) as tracker:
         train(resumed, tracker, steps=8 - checkpoint, first=checkpoint + 1)
     assert in_order(rr.load_run(tmp_path / "cut")).equals(in_order(rr.load_run(tmp_path / "whole")))
     overlap = [rr.tracking.final_overlap(tmp_path / name) for name in ("cut", "whole")]
@@ -246,11 +247,14 @@ def test_module_without_attention_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore:No tracked weight has moved:rankrise.tracking.TrackingWarning")
 def test_step_never_goes_back_and_is_measured_once(tmp_path):
     tracker = rr.RankTracker(small_model(), tmp_path, every=5)
     tracker.step(5)
     tracker.step(5, loss=1.0)
-    with pytest.raises(ValueError, match=r"`step` must not go back; got 4 after 5\. Build the tracker with `resume=4`"):
+    with pytest.raises(
+        ValueError, match=r"`step` must not go back; got 4 after 5\. Build the tracker with `resume=4, "
+    ):
         tracker.step(4)
     tracker.close()
     tracker.close()
@@ -270,6 +274,7 @@ def test_step_must_be_a_count(tmp_path, step):
         tracker.step(np.int64(1))
 
 
+@pytest.mark.filterwarnings("ignore:Nothing was measured:rankrise.tracking.TrackingWarning")
 def test_scalars_may_have_any_name(tmp_path):
     with rr.RankTracker(small_model(), tmp_path) as tracker:
         tracker.step(1, step=0.5, self=0.25)

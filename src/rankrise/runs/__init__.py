@@ -16,6 +16,7 @@ from rankrise.runs._find import check_run as check_run
 from rankrise.runs._find import differing_fields as differing_fields
 from rankrise.runs._find import find_runs as find_runs
 from rankrise.runs._find import group_runs as group_runs
+from rankrise.runs._find import open_run as open_run
 from rankrise.runs._find import spec_fields as spec_fields
 from rankrise.runs._learned import HeadChange as HeadChange
 from rankrise.runs._learned import RunStage as RunStage
@@ -30,4 +31,3 @@ from rankrise.runs._overview import headline as headline
 from rankrise.runs._overview import sparkline as sparkline
 from rankrise.runs._run_data import Recorded as Recorded
 from rankrise.runs._run_data import RunData as RunData
-from rankrise.runs._run_data import open_run as open_run

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rankrise._doors import plot_comparison
 from rankrise.runs._curve import Curve
-from rankrise.runs._find import differing_fields, spec_fields
+from rankrise.runs._find import differing_fields, open_run, spec_fields
 from rankrise.runs._overview import headline
-from rankrise.runs._run_data import RunData, open_run
+from rankrise.runs._run_data import RunData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -35,6 +35,28 @@ class FoundRun:
         return RunData(self.folder)
 
 
+def open_run(path: str | os.PathLike[str]) -> RunData:
+    """Open a run directory that a tracker, the trainer or the theory wrote, finished or not.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        FileNotFoundError: The folder holds no run.
+        ValueError: The spec of the run is damaged.
+
+    >>> import tempfile, torch
+    >>> from rankrise.store import create_run, scalar_rows
+    >>> folder = tempfile.mkdtemp()
+    >>> create_run(folder, spec={}, initial={"w": torch.zeros(1)}).append(scalar_rows([(1, "loss", 0.5)]))
+    >>> open_run(folder).scalar("loss").tolist()
+    [0.5]
+    """
+    run = RunData(Path(path))
+    run.config  # noqa: B018 reads the spec now, so that a folder without a run is refused here
+    return run
+
+
 def find_runs(folder: str | os.PathLike[str]) -> list[FoundRun]:
     """Every run below a folder, in the order of their paths; the folder itself may be a run.
 

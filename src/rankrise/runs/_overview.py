@@ -12,6 +12,7 @@ from rankrise.runs._learned import CIRCUITS, RunStage, layer_means
 
 if TYPE_CHECKING:
     from rankrise.runs._run_data import RunData
+    from rankrise.tracking import Alert
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -55,6 +56,7 @@ class Overview:
         rows: One row for each circuit of each layer.
         stages: All stages in order of time.
         notes: What the tracker said of the model, such as layers that are left out.
+        alerts: What the alerts of the tracker found, in order of time.
     """
 
     source: str
@@ -68,6 +70,7 @@ class Overview:
     rows: tuple[LayerRow, ...]
     stages: tuple[RunStage, ...]
     notes: tuple[str, ...]
+    alerts: tuple["Alert", ...] = ()
 
     @property
     def progress(self) -> str:
@@ -102,6 +105,7 @@ def overview(run: "RunData") -> Overview:
         rows=tuple(row for circuit in CIRCUITS for row in _rows(run, circuit, stages)),
         stages=stages,
         notes=run.notes,
+        alerts=run.alerts(),
     )
 
 
@@ -182,6 +186,7 @@ def overview_text(found: Overview) -> str:
     rises = sum(stage.kind == "rank" for stage in found.stages)
     drops = sum(stage.kind == "loss" for stage in found.stages)
     lines.append(f"  stages seen: {rises} rises of a layer's rank, {drops} drops of the loss")
+    lines += [f"  alert: {alert.sentence}" for alert in found.alerts]
     return "\n".join(lines)
 
 
@@ -199,4 +204,5 @@ def overview_html(found: Overview) -> str:
         f"<th>{name}</th>" for name in ("layer", "circuit", "stable rank", "‖Δ‖_F", "over training", "stages at step")
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table>" if cells else ""
-    return f"<p>{escape(headline(found))}</p>{table}"
+    alerts = "".join(f"<p>Alert: {escape(alert.sentence)}</p>" for alert in found.alerts)
+    return f"<p>{escape(headline(found))}</p>{alerts}{table}"

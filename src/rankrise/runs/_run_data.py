@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
+    from rankrise.tracking import Alert
+
 _MOST_ENTRIES = 16_000_000  # of an array with gaps: of the theory's perturbations each has steps of its own
 _MAY_BE_INFINITE = {"gap"}  # the gap of a stage is infinite if the winning coordinate has no rival
 
@@ -230,6 +232,15 @@ class RunData:
         """The stages: finding them costs seconds in a long run of many layers."""
         return find_stages(self)
 
+    def alerts(self) -> "tuple[Alert, ...]":
+        """What the alerts of the tracker found, in the order of time; each has a `sentence`."""
+        names = self._record.get("alerts")
+        if not isinstance(names, list) or not names:
+            return ()
+        from rankrise.tracking import read_alerts  # imports torch, which a run without alerts is shown without
+
+        return read_alerts(self.table, [str(name) for name in names])
+
     def plot(self, figure: str = "training_curves", **options: Any) -> "Figure":
         """Draw a figure of the run with matplotlib.
 
@@ -360,28 +371,6 @@ class RunData:
             if layer["index"] < num_layers:
                 counts[layer["index"]] = layer["num_heads"]
         return np.asarray(np.arange(num_heads) >= counts[:, None])
-
-
-def open_run(path: str | os.PathLike[str]) -> RunData:
-    """Open a run directory that a tracker, the trainer or the theory wrote, finished or not.
-
-    Args:
-        path: The run directory.
-
-    Raises:
-        FileNotFoundError: The folder holds no run.
-        ValueError: The spec of the run is damaged.
-
-    >>> import tempfile, torch
-    >>> from rankrise.store import create_run, scalar_rows
-    >>> folder = tempfile.mkdtemp()
-    >>> create_run(folder, spec={}, initial={"w": torch.zeros(1)}).append(scalar_rows([(1, "loss", 0.5)]))
-    >>> open_run(folder).scalar("loss").tolist()
-    [0.5]
-    """
-    run = RunData(Path(path))
-    run.config  # noqa: B018 reads the spec now, so that a folder without a run is refused here
-    return run
 
 
 def _need(package: str) -> None:

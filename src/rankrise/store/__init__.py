@@ -41,6 +41,8 @@ from rankrise.store._untrusted import UntrustedInputError as UntrustedInputError
 from rankrise.store._untrusted import is_part as is_part
 from rankrise.store._untrusted import open_file as open_file
 from rankrise.store._untrusted import show as show
+from rankrise.store._writing import Dropped as Dropped
+from rankrise.store._writing import LaterRowsError as LaterRowsError
 from rankrise.store._writing import Run as Run
 from rankrise.store._writing import create_run as create_run
 from rankrise.store._writing import resume_run as resume_run

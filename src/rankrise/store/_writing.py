@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from rankrise.store import _schema
 from rankrise.store._atomic import load_tensors_in, remove_leftovers, save_tensors_in, write_json_in
@@ -35,6 +35,29 @@ STREAM, PARQUET, INITIAL, DIRECTIONS = "metrics.arrows", "metrics.parquet", "ini
 _FIXED = _schema.REQUIRED
 
 
+class Dropped(NamedTuple):
+    """What was dropped when a run was resumed before its end."""
+
+    num_rows: int = 0
+    num_steps: int = 0  # recorded steps
+    last_step: int = -1
+
+
+class LaterRowsError(ValueError):
+    """A run holds rows after the step at which it is resumed, and they must not be dropped.
+
+    Attributes:
+        later: What would be dropped.
+    """
+
+    def __init__(self, folder: Path, step: int, later: Dropped) -> None:
+        super().__init__(
+            f"{show(folder)} must hold no rows after step {step}; it was recorded at {later.num_steps} later steps, to "
+            f"step {later.last_step}. Resume it there, or allow that they are dropped."
+        )
+        self.later = later
+
+
 class Run:
     """One run directory, open for writing; make one with `create_run` or `resume_run`.
 
@@ -49,7 +72,8 @@ class Run:
         self._manifest = manifest
         self._process = os.getpid()
         self.last_measured = _last_measured(table)  # step of the last rows that belong to a layer; -1 for none
-        self.dropped = (0, -1)  # on resuming: how many rows were dropped, and their last step
+        self.last_step = -1 if table is None or not table.num_rows else int(max(table["step"].to_numpy()))
+        self.dropped = Dropped()  # on resuming
         self._stream = StreamWriter(self._handle, STREAM, table)
 
     @property
@@ -144,26 +168,36 @@ class Run:
             self._lock.release()
 
 
-def create_run(folder: Path, *, spec: Mapping[str, object], initial: "Mapping[str, Tensor]") -> Run:
+def create_run(
+    folder: Path, *, spec: Mapping[str, object], initial: "Mapping[str, Tensor]", overwrite: bool = False
+) -> Run:
     """Begin a run in a folder that holds none.
 
     Args:
         folder: Folder of the run, which is made if it does not exist. Other files in it are left alone.
         spec: What is asked for; it is written to `spec.json`.
         initial: The weights before the first step.
+        overwrite: Replace the run that the folder holds.
 
     Raises:
-        ValueError: The folder holds a run, files that a run would overwrite, or is being written by another process.
+        ValueError: The folder holds a run that is not overwritten, files that a run would overwrite, or is being
+            written by another process.
         OSError: The folder cannot be written.
     """
     handle = UntrustedFolder(folder, create=True)
-    if handle.exists(_schema.NAME):
+    is_replaced = overwrite and handle.exists(_schema.NAME)
+    if handle.exists(_schema.NAME) and not is_replaced:
         raise ValueError(f"{show(folder)} must not hold a run yet; it does. Resume it, or choose another folder.")
     strange = [name for name in (*_FIXED, STREAM, PARQUET, DIRECTIONS) if handle.exists(name)]
-    if strange and not handle.exists(".lock"):  # a process that died while it began a run has left the lock file
+    if (
+        strange and not is_replaced and not handle.exists(".lock")
+    ):  # a process that died while it began a run has left the lock file
         raise ValueError(f"{show(folder)} must not hold {', '.join(strange)} of something else. Choose another folder.")
     lock = RunLock(handle)
     try:
+        if is_replaced:
+            handle.remove(_schema.NAME)  # first, so that a process that dies here leaves no run rather than a mixture
+            handle.remove(STREAM)
         _clean(handle, keep_to=-1)
         write_json_in(handle, "spec.json", dict(spec), "spec")
         write_json_in(handle, "env.json", environment(), "env")
@@ -177,15 +211,17 @@ def create_run(folder: Path, *, spec: Mapping[str, object], initial: "Mapping[st
     return run
 
 
-def resume_run(folder: Path, *, step: int) -> Run:
+def resume_run(folder: Path, *, step: int | None, may_drop: bool = True) -> Run:
     """Go on with a run, sealed or not, from a checkpoint: rows and directions after `step` are dropped.
 
     Args:
         folder: The run.
-        step: Step of the checkpoint that training goes on from; -1 drops everything.
+        step: Step of the checkpoint that training goes on from; -1 drops everything, None goes on at the last row.
+        may_drop: Whether rows after `step` may be dropped.
 
     Raises:
         FileNotFoundError: There is no run.
+        LaterRowsError: There are rows after `step`, and `may_drop` is not set; the run is as before.
         ValueError: The run is damaged, of an unknown version, or being written by another process.
         OSError: The folder cannot be written.
     """
@@ -206,15 +242,18 @@ def resume_run(folder: Path, *, step: int) -> Run:
         manifest = _schema.read_manifest(handle)  # read again, because another process may have sealed the run just now
         _schema.verify(handle, manifest, _FIXED)
         verify_directions(handle, manifest)
-        table, num_torn = _recorded(handle, manifest, step)
-        last = pc.max(table["step"]).as_py()
+        table, num_torn = _recorded(handle, manifest, -1 if step is None else step)
+        step = (pc.max(table["step"]).as_py() if table.num_rows else -1) if step is None else step
+        later = table["step"].filter(pc.greater(table["step"], step))
+        dropped = Dropped(len(later), len(pc.unique(later)), pc.max(later).as_py()) if len(later) else Dropped()
+        if dropped.num_rows and not may_drop:
+            raise LaterRowsError(folder, step, dropped)
         kept = table.filter(pc.less_equal(table["step"], step)).combine_chunks()
         files = {name: manifest.files[name] for name in _FIXED}
         lost = manifest.num_lost_blocks + num_torn
         running = replace(manifest, state="running", num_rows=None, files=files, num_lost_blocks=lost)
         run = Run(lock, running, kept)
-        if kept.num_rows < table.num_rows:
-            run.dropped = (table.num_rows - kept.num_rows, last)
+        run.dropped = dropped
         _schema.write_manifest(handle, running)
         _clean(handle, keep_to=step)
     except BaseException:

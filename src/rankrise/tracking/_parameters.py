@@ -164,6 +164,14 @@ class InitialWeights:
         start = {name: self._read(self._names[name], weight.device) for name, weight in now.items()}
         return {name: weight.to(start[name].dtype) for name, weight in now.items()}, start
 
+    def differs(self, now: Mapping[str, Tensor]) -> bool:
+        """Whether any weight differs from what it was at the start."""
+        for name, weight in now.items():
+            start = self._read(self._names[name], weight.device)
+            if not torch.equal(weight.to(start.dtype), start):
+                return True
+        return False
+
     def _resolved(self, place: Place, path: Path | None) -> Place:
         if place == "auto":
             return "device" if self.num_bytes <= _AUTO_BYTES else "cpu"

@@ -6,6 +6,7 @@ a number. Numbers on an accelerator are also read in blocks, so that no step wai
 
 import contextlib
 import errno
+import functools
 import math
 import time
 import warnings
@@ -17,8 +18,11 @@ import torch
 from torch import Tensor
 
 from rankrise.store import Run, scalar_rows
-from rankrise.tracking._measurement import Measurement, check_name
-from rankrise.tracking._sinks import Sink, tag
+from rankrise.tracking._alerts import Alert, alert_rows
+from rankrise.tracking._measurement import Measurement, Probe, check_name
+from rankrise.tracking._schedule import Schedule, schedule_name
+from rankrise.tracking._sinks import Sink
+from rankrise.tracking._summary import layer_summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 _RECORDING = "Recording to the run directory"
 _MOST_LATE_BYTES = 2**26  # of rows that are kept in memory while the disk refuses them
 _MOST_PENDING = 200  # scalars are written at the latest when so many wait
+FEWEST_STEPS = 3  # after which weights that have not moved are worth a warning: a warm-up may begin with a rate of 0
 _SECONDS = 1.0  # scalars on the CPU are written after this time, if a step comes
 
 
@@ -73,18 +78,19 @@ class Recorder:
         step: int,
         scalars: Sequence[tuple[int, str, float]],
         measurements: Sequence[Measurement] = (),
+        alerts: Sequence[Alert] = (),
         *,
         sync: bool = False,
     ) -> None:
-        """Write a block to the run directory, with `sync` wait for the disk, and copy it to the sinks."""
-        block = to_block(step, scalars, measurements)
+        """Write a block to the run directory, with `sync` wait for the disk; the sinks get scalars and a summary."""
+        block = to_block(step, scalars, measurements, alerts)
         if block.num_rows == 0 and self._late is None:
             return
         if self.run is not None:
             with self.guard(_RECORDING):
                 self._write(self.run, block, sync=sync)
-        for sink in list(self._sinks):
-            self._copy(sink, block)
+        if self._sinks:
+            self._copy(step, scalars, measurements)
 
     def sync(self) -> None:
         """Wait until all rows are on the disk."""
@@ -139,15 +145,17 @@ class Recorder:
         if sync:
             run.sync()
 
-    def _copy(self, sink: Sink, block: "pa.RecordBatch") -> None:
+    def _copy(self, step: int, scalars: Sequence[tuple[int, str, float]], measurements: Sequence[Measurement]) -> None:
         values: dict[int, dict[str, float]] = {}
-        for row in block.filter(_is_single(block)).to_pylist():
-            name = tag(row["layer"], row["head"], row["circuit"], row["quantity"])
-            values.setdefault(row["step"], {})[name] = row["value"]
-        for step, named in values.items():
-            if not self._call(sink, lambda step=step, named=named: sink.log(step, named)):  # type: ignore[misc]
-                self._sinks.remove(sink)
-                return
+        for at, name, value in scalars:
+            values.setdefault(at, {})[name] = value
+        if measurements:
+            values.setdefault(step, {}).update(layer_summary(measurements))
+        for sink in list(self._sinks):
+            for at, named in values.items():
+                if named and not self._call(sink, functools.partial(sink.log, at, named)):
+                    self._sinks.remove(sink)
+                    break
 
     def _call(self, sink: Sink, call: Callable[[], None]) -> bool:
         try:
@@ -162,18 +170,16 @@ class Recorder:
 
 
 def to_block(
-    step: int, scalars: Sequence[tuple[int, str, float]], measurements: Sequence[Measurement] = ()
+    step: int,
+    scalars: Sequence[tuple[int, str, float]],
+    measurements: Sequence[Measurement] = (),
+    alerts: Sequence[Alert] = (),
 ) -> "pa.RecordBatch":
-    """Rows of the table: the user's scalars, then what was measured."""
+    """Rows of the table: the user's scalars, then what was measured, then the alerts that it raised."""
     import pyarrow as pa
 
-    return pa.concat_batches([scalar_rows(scalars), *(measurement.rows(step) for measurement in measurements)])
-
-
-def _is_single(block: "pa.RecordBatch") -> "pa.BooleanArray":
-    import pyarrow.compute as pc
-
-    return pc.equal(block["index"], -1)
+    blocks = [scalar_rows(scalars), *(measurement.rows(step) for measurement in measurements)]
+    return pa.concat_batches([*blocks, alert_rows(alerts)] if alerts else blocks)
 
 
 def plain_reason(error: BaseException) -> str:
@@ -240,3 +246,65 @@ def _number(name: str, value: object) -> float | Tensor:
 
 def _what(value: object) -> str:
     return "an int too large for a float" if isinstance(value, int) else type(value).__name__
+
+
+def read_probes(
+    probes: Sequence[Probe],
+    step: int,
+    *,
+    guard: Callable[[str], contextlib.AbstractContextManager[object]],
+    pending: PendingScalars,
+) -> list[Measurement]:
+    """What the probes measured; plain numbers go to the scalars that wait. A probe that fails gives nothing."""
+    measurements: list[Measurement] = []
+    for probe in probes:
+        with guard(f"Reading {type(probe).__name__}"):
+            read = probe.read(step)
+            if isinstance(read, Mapping):
+                pending.add(step, read)
+                continue
+            for entry in read:
+                if not isinstance(entry, Measurement):
+                    raise ValueError(f"`read` must return measurements; got {type(entry).__name__}")
+            measurements += read
+    return measurements
+
+
+def not_finite(step: int, places: Sequence[str]) -> str:
+    """What to say when weights are NaN or infinite.
+
+    >>> not_finite(5, ["layer 0 head 1 (kq)"])[:76]
+    'The weights must be finite; at step 5 those of layer 0 head 1 (kq) are not. '
+    """
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return (
+        f"The weights must be finite; at step {step} those of {places[0]}{more} are not. Recorded as NaN; this is "
+        "said once."
+    )
+
+
+def nothing_measured(step: int, every: Schedule, *, now: bool) -> str:
+    r"""What to say at the end of a training in which `every` never struck.
+
+    >>> from rankrise.tracking import Every
+    >>> print(nothing_measured(40, Every(200), now=True).replace("; ", ";\n"))
+    Nothing was measured in the 40 steps of this training, because `every` was Every(num_steps=200);
+    the last weights were measured now, and every=1 would show curves.
+    """
+    measured = "the last weights were measured now, and " if now else ""
+    return (
+        f"Nothing was measured in the {step} steps of this training, because `every` was {schedule_name(every)}; "
+        f"{measured}every={max(1, step // 40)} would show curves."
+    )
+
+
+def nothing_moved(step: int) -> str:
+    """What to say at the end of a training in which no tracked weight has changed.
+
+    >>> nothing_moved(40)[:41]
+    'No tracked weight has moved in 40 steps: '
+    """
+    return (
+        f"No tracked weight has moved in {step} steps: the tracker must be built before training, on the model whose "
+        "parameters the optimiser updates."
+    )

@@ -95,3 +95,10 @@ def spectra_schedule(ranks: Schedule, spectra: int | Schedule | None) -> Schedul
     if spectra is not None:
         return as_schedule(spectra, "spectra")
     return every(10 * ranks.num_steps) if isinstance(ranks, Every) else log_spaced()
+
+
+def schedule_name(schedule: Schedule) -> str:
+    """The name of a schedule, the same in every process: without memory addresses."""
+    if isinstance(schedule, Every | At):
+        return repr(schedule)
+    return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))

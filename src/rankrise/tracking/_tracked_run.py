@@ -1,22 +1,36 @@
 """The run directory of a tracker: what its `spec.json` says, how it is begun or resumed, and what does not fit it."""
 
 import contextlib
+import itertools
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
+from rankrise._arguments import check_choice
 from rankrise.heads import AttentionLayer, HeadMap, LinearWeight, WeightView
-from rankrise.store import Run, create_run, has_run, is_sealed, load_initial, load_spec, resume_run
+from rankrise.store import (
+    LaterRowsError,
+    Run,
+    create_run,
+    has_run,
+    is_sealed,
+    load_initial,
+    load_spec,
+    resume_run,
+)
 from rankrise.tracking._parameters import copy_in_float32
 from rankrise.tracking._recorder import TrackingWarning, plain_reason
-from rankrise.tracking._schedule import At, Every, Schedule
+from rankrise.tracking._schedule import schedule_name
 from rankrise.tracking._stacks import MeasurementPlan
+
+Exist = Literal["error", "resume", "overwrite", "new"]
+Exist.__doc__ = "What to do if the folder of a new tracker holds a run already."
 
 
 class RunDirectoryError(OSError):
@@ -46,11 +60,12 @@ def spec(
     config: Mapping[str, object] | None,
     names: Mapping[str, str],
     linear: Sequence[LinearWeight] | None = None,
+    alerts: Sequence[str] = (),
 ) -> dict[str, object]:
     """What `spec.json` says of a tracked run; `names` gives every parameter its name without wrappers.
 
-    The fields `scope` and `linear` are there only if linear weights are read, so that runs without them stay as they
-    were.
+    The fields `scope` and `linear` are there only if linear weights are read, and `alerts` only if there are rules, so
+    that runs without them stay as they were.
 
     Raises:
         ValueError: `config` is not a mapping, or JSON cannot hold it.
@@ -63,8 +78,8 @@ def spec(
         raise ValueError(f"`config` must go through JSON; {error}. Pass numbers, strings, lists and dicts.") from None
     return {
         "kind": "tracker",
-        "every": _schedule_name(plan.every),
-        "spectra": _schedule_name(plan.spectra),
+        "every": schedule_name(plan.every),
+        "spectra": schedule_name(plan.spectra),
         "quantities": [q.name for q in plan.quantities],
         "directions": plan.num_directions,
         "matrices": plan.matrices,
@@ -72,6 +87,7 @@ def spec(
         "notes": [] if head_map is None else list(head_map.notes),
         "config": dict(config or {}),
         **({} if linear is None else {"scope": "linear", "linear": _linear(linear, names)}),
+        **({"alerts": list(alerts)} if alerts else {}),
     }
 
 
@@ -87,8 +103,40 @@ def check_folder(out: Path) -> None:
             raise ValueError(f"`out` must be a folder, there or to be made; {path} is a file. Choose another `out`.")
 
 
+def chosen_folder(out: Path, exist: Exist, resume: int | None) -> Path:
+    """The folder to write: `out`, or with `exist="new"` the first of out, out-2, out-3, … that is not there.
+
+    Raises:
+        ValueError: `exist` is unknown, or a new run is asked for at a step after the first.
+    """
+    check_choice("exist", exist, get_args(Exist))
+    if exist != "new":
+        return out
+    if resume:
+        raise ValueError(
+            f'With `exist="new"` training must begin at step 0; it is resumed at step {resume}. '
+            f'Pass the folder of the run that it goes on with, and `exist="resume"`.'
+        )
+    return next_free(out)
+
+
+def next_free(out: Path) -> Path:
+    """The first of out, out-2, out-3, … that is not there, or is an empty folder.
+
+    >>> next_free(Path("runs/to/come"))
+    PosixPath('runs/to/come')
+    """
+    paths = (out if number == 1 else out.with_name(f"{out.name}-{number}") for number in itertools.count(1))
+    return next(path for path in paths if not path.exists() or (path.is_dir() and not any(path.iterdir())))
+
+
+def begins(out: Path, exist: Exist, resume: int | None) -> bool:
+    """Whether a run begins here, because there is none or because the one that is there is replaced."""
+    return not has_run(out) or (exist == "overwrite" and resume is None)
+
+
 def initial_weights(
-    out: Path, now: Mapping[str, Tensor], spec: Mapping[str, object], *, resume: int | None
+    out: Path, now: Mapping[str, Tensor], spec: Mapping[str, object], *, exist: Exist, resume: int | None
 ) -> dict[str, Tensor]:
     """The weights to compare with: those of `now` for a new run, the saved ones for a resumed run.
 
@@ -96,21 +144,22 @@ def initial_weights(
     stays as it is.
 
     Raises:
-        ValueError: A run is there and `resume` is not given, or the other way round; the layers, heads, adapters or
-            folded norms are not those of the run; at step 0, the weights are not those of the run.
+        ValueError: A run is there and neither `exist` nor `resume` says what to do, or a run to resume is not there;
+            the layers, heads, adapters or folded norms are not those of the run; at step 0, the weights are not those
+            of the run.
     """
-    if not has_run(out):
+    if begins(out, exist, resume):
         if resume:
             raise ValueError(
                 f"To resume at step {resume}, {out} must hold the run with its initial weights; there is none. "
                 "Restore it, or start training afresh."
             )
         return copy_in_float32(now)
-    is_finished = is_sealed(out)
-    if resume is None or (resume == 0 and is_finished):  # starting over would wipe out a finished run
+    if resume is None and exist == "error":
         raise ValueError(
-            f"{out} must not hold {'a finished' if is_finished else 'an unfinished'} run; it does. "
-            "Pass `resume=<step of the checkpoint>` to go on with it, or choose another folder."
+            f"{out} must not hold a run yet; it holds {'a finished' if is_sealed(out) else 'an unfinished'} one. Pass "
+            f'`exist="resume"` to go on with it, `exist="overwrite"` to replace it, or `exist="new"` to write to '
+            f"{next_free(out)}."
         )
     _compare_specs(out, load_spec(out), spec)
     saved = load_initial(out)
@@ -145,22 +194,32 @@ def opening(out: Path) -> Iterator[None]:
         raise RunDirectoryError(out, plain_reason(error), getattr(error, "errno", None)) from error
 
 
-def open_run(out: Path, spec: Mapping[str, object], initial: Mapping[str, Tensor], *, resume: int | None) -> Run:
-    """Begin or resume the run. At step 0 a run is started over, with a warning if it had rows.
+def open_run(
+    out: Path, spec: Mapping[str, object], initial: Mapping[str, Tensor], *, exist: Exist, resume: int | None
+) -> Run:
+    """Begin, replace or resume the run. At step 0 a run is started over, with a warning if it had rows.
 
     Raises:
-        ValueError: Another process writes it.
+        ValueError: Another process writes it, or rows would be dropped without `exist="overwrite"`.
         RunDirectoryError: It cannot be written.
     """
     with opening(out):
-        if resume is None or not has_run(out):
-            return create_run(out, spec=spec, initial=initial)
-        run = resume_run(out, step=resume or -1)
-    num_rows, last = run.dropped
-    if resume == 0 and num_rows:
+        if begins(out, exist, resume):
+            return create_run(out, spec=spec, initial=initial, overwrite=exist == "overwrite")
+        try:
+            run = resume_run(out, step=-1 if resume == 0 else resume, may_drop=exist == "overwrite")
+        except LaterRowsError as error:
+            steps = "1 later step" if error.later.num_steps == 1 else f"{error.later.num_steps} later steps"
+            raise ValueError(
+                f"Resuming {out} at step {resume} must not drop rows unless you allow it; it was recorded at {steps}, "
+                f'to step {error.later.last_step}. Pass `exist="overwrite"` to drop them, or `exist="new"` without '
+                f"`resume` to write to {next_free(out)}."
+            ) from None
+    if resume == 0 and run.dropped.num_rows:
         try:
             warnings.warn(
-                f"The run in {out} is started over: {num_rows} rows to step {last} were dropped.",
+                f"The run in {out} is started over: {run.dropped.num_rows} rows to step {run.dropped.last_step} were "
+                "dropped.",
                 TrackingWarning,
                 stacklevel=3,
             )
@@ -212,8 +271,10 @@ def _compare_specs(out: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
             f"The model must have the linear weights of the run in {out}, read with the same `scope`; it has others. "
             "Choose another folder."
         )
-    options = ("every", "spectra", "quantities", "directions", "matrices", "config")
-    changed = [f"`{name}` was {was.get(name)} and is {now[name]}" for name in options if was.get(name) != now[name]]
+    options = ("every", "spectra", "quantities", "directions", "matrices", "config", "alerts")
+    changed = [
+        f"`{name}` was {was.get(name)} and is {now.get(name)}" for name in options if was.get(name) != now.get(name)
+    ]
     if changed:
         warnings.warn(
             f"The run in {out} goes on with other options than its spec.json says: {'; '.join(changed)}.",
@@ -224,13 +285,6 @@ def _compare_specs(out: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 def _are_equal(now: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> bool:
     return all(torch.equal(w.cpu().to(saved[n].dtype), saved[n]) for n, w in now.items())
-
-
-def _schedule_name(schedule: Schedule) -> str:
-    """The name of a schedule, the same in every process: without memory addresses."""
-    if isinstance(schedule, Every | At):
-        return repr(schedule)
-    return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
 
 
 def _layers(layers: Sequence[AttentionLayer], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:

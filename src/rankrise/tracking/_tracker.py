@@ -3,9 +3,7 @@
 import contextlib
 import functools
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -16,6 +14,8 @@ from torch import Tensor, nn
 from rankrise._arguments import as_count
 from rankrise.heads import HeadMap, Layout, resolve
 from rankrise.tracking import _tracked_run
+from rankrise.tracking._alerts import Alert, AlertRule
+from rankrise.tracking._estimate import Estimate, estimate, moved
 from rankrise.tracking._measurement import Clock, Measurement, Probe, Quantity
 from rankrise.tracking._parameters import (
     InitialWeights,
@@ -29,23 +29,22 @@ from rankrise.tracking._parameters import (
     signature,
 )
 from rankrise.tracking._quantities import choose
-from rankrise.tracking._recorder import PendingScalars, Recorder, to_block
+from rankrise.tracking._recorder import (
+    FEWEST_STEPS,
+    PendingScalars,
+    Recorder,
+    not_finite,
+    nothing_measured,
+    nothing_moved,
+    read_probes,
+)
 from rankrise.tracking._schedule import Schedule, as_schedule, spectra_schedule
 from rankrise.tracking._sinks import Sink, check_sinks
 from rankrise.tracking._stacks import MeasurementPlan, Readout
+from rankrise.tracking._summary import layer_summary
 from rankrise.tracking._targets import Scope, Targets, find_targets
-from rankrise.tracking._tracked_run import RunDirectoryError
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What tracking costs here: one measurement of each kind, timed on weights moved by noise, the slowest case."""
-
-    initial_bytes: int  # size of the initial weights in the run directory and, unless on disk, in memory
-    ranks_ms: float  # time of a measurement on the clock `every`
-    ranks_bytes: int  # size of the rows it writes
-    spectra_ms: float  # time of a measurement on the clock `spectra`
-    spectra_bytes: int  # size of its rows and directions
+from rankrise.tracking._tracked_run import Exist, RunDirectoryError
+from rankrise.tracking._watch import Watch, check_alerts, sentences
 
 
 class RankTracker:
@@ -91,6 +90,9 @@ class RankTracker:
         heads: Layout | Sequence[Layout] | Callable[[nn.Module], HeadMap] | None = None,
         initial: Place = "auto",
         resume: int | None = None,
+        exist: Exist = "error",
+        alerts: Sequence[AlertRule] = (),
+        on_alert: Callable[[Alert], None] | None = None,
         sinks: Sequence[Sink] = (),
         probes: Sequence[Probe] = (),
         config: Mapping[str, object] | None = None,
@@ -118,17 +120,24 @@ class RankTracker:
                 only if this is given, for probes that read heads.
             initial: Where the initial weights are kept: on the `device` of the model, on the `cpu`, on `disk`, or
                 `auto`, which means beside the model up to 256 MB and on the CPU above.
-            resume: The step of the checkpoint that was loaded. The run in `out` goes on from there; what it recorded
-                later is dropped. 0 begins a run, or starts one over that was cut off and had the same weights.
-            sinks: Dashboards that get a copy of every number.
+            resume: The step of the checkpoint that was loaded; the run in `out` goes on from there. 0 begins a run, or
+                starts one over that had the same weights. Rows after that step are dropped only with
+                `exist="overwrite"`.
+            exist: What to do if `out` holds a run. `error` refuses it, unless `resume` says where to go on; `resume`
+                goes on at the step `resume`, or else where the run ends; `overwrite` drops what was recorded after the
+                step `resume`, or else the whole run; `new` writes to the next free folder (runs/mine-2).
+            alerts: Rules that look at every measurement, such as `RankCollapse()`.
+            on_alert: Is called with every alert after it was recorded; what it raises ends the training.
+            sinks: Dashboards that get the scalars and a summary of every layer.
             probes: Objects that read gradients or activations through hooks.
             config: A mapping that is written into `spec.json`.
             strict: Raise where otherwise a warning is given and training goes on, e.g. when the disk is full.
             needs_folder: Raise if the run directory cannot be opened, even if not `strict`.
 
         Raises:
-            ValueError: The model or an option is not understood; the folder holds another run, or another process
-                writes it; the heads of a resumed model, or at step 0 its weights, are not those of the run.
+            ValueError: The model or an option is not understood; the folder holds a run and nothing says what to do
+                with it, or another process writes it; rows would be dropped without consent; the heads of a resumed
+                model, or at step 0 its weights, are not those of the run.
             RunDirectoryError: The folder cannot be written, and `strict` or `needs_folder` is set.
         """
         if not isinstance(model, nn.Module):
@@ -136,6 +145,7 @@ class RankTracker:
         self.out = Path(out)
         _tracked_run.check_folder(self.out)
         resume = None if resume is None else as_count(resume, "resume")
+        self.out = _tracked_run.chosen_folder(self.out, exist, resume)
         self._model = model
         ranks_due = as_schedule(every)
         spectra_due = spectra_schedule(ranks_due, spectra)
@@ -151,11 +161,14 @@ class RankTracker:
         self._is_main = is_main_process()
         self._is_sharded = is_sharded(model)
         check_sinks(sinks)
+        check_alerts(alerts, self._plan.quantities, self.head_map)
+        self._watch, self._on_alert = Watch(alerts, self.head_map), on_alert
         self._recorder = Recorder(sinks if self._is_main else (), strict=strict)
         self._pending = PendingScalars()
         self._probes = tuple(probes) if self._is_main else ()
         self._last_step = -1 if resume is None else resume
         self._last_measured = -1
+        self.num_dropped_steps = 0  # recorded steps that were dropped when the run was resumed
         self._is_closed = False
         self._directions: dict[str, Tensor] = {}
         self._initial: InitialWeights | None = None
@@ -170,15 +183,20 @@ class RankTracker:
         names = names_of(model)
         if self._targets.warning:
             self._recorder.say(self._targets.warning, key="no attention")
-        spec = _tracked_run.spec(self.head_map, self._plan, config, names, self._targets.linear)
-        start = _tracked_run.initial_weights(self.out, {names[n]: w for n, w in now.items()}, spec, resume=resume)
+        spec = _tracked_run.spec(self.head_map, self._plan, config, names, self._targets.linear, self._watch.names)
+        start = _tracked_run.initial_weights(
+            self.out, {names[n]: w for n, w in now.items()}, spec, exist=exist, resume=resume
+        )
         with contextlib.ExitStack() as undo:  # if a later line fails, the folder is free again
             undo.callback(self._recorder.leave_run)
             try:
-                self._recorder.run = _tracked_run.open_run(self.out, spec, start, resume=resume)
+                self._recorder.run = _tracked_run.open_run(self.out, spec, start, exist=exist, resume=resume)
                 with _tracked_run.opening(self.out):
                     self._directions = self._recorder.run.last_directions()
                     self._last_measured = self._recorder.run.last_measured
+                    self._last_step = max(self._last_step, self._recorder.run.last_step)
+                    self.num_dropped_steps = self._recorder.run.dropped.num_steps
+                    self._watch.restore(self.out)
             except RunDirectoryError as error:
                 if strict or needs_folder:
                     raise
@@ -204,8 +222,7 @@ class RankTracker:
             return
         step = as_count(step, "step")
         self.log(step, **scalars)
-        due = self._plan.due(step)
-        if due and step != self._last_measured:
+        if (due := self._plan.due(step)) and step != self._last_measured:
             self._last_measured = step
             self._measure_and_record(step, due)
 
@@ -219,7 +236,7 @@ class RankTracker:
         if step < self._last_step:
             raise ValueError(
                 f"`step` must not go back; got {step} after {self._last_step}. "
-                f"Build the tracker with `resume={step}` to go on from an earlier checkpoint."
+                f'Build the tracker with `resume={step}, exist="overwrite"` to go on from an earlier checkpoint.'
             )
         if self._is_main:
             self._pending.add(step, scalars)
@@ -242,6 +259,11 @@ class RankTracker:
         """What was measured last, of the weights and by probes; empty before the first measurement in this process."""
         return self._latest
 
+    @property
+    def summary(self) -> dict[str, float]:
+        """What was measured last as a few numbers for each layer, for a logger: see `layer_summary`."""
+        return layer_summary(self._latest)
+
     def flush(self, *, sync: bool = False) -> None:
         """Write scalars that still wait; call it before saving a checkpoint if you pass some.
 
@@ -263,21 +285,14 @@ class RankTracker:
         >>> estimate.initial_bytes  # four 8 × 8 matrices in float32
         1024
         """
-        cost: dict[str, tuple[float, int]] = {}
-        for clock, due in (("ranks", frozenset[Clock]({"ranks"})), ("spectra", frozenset[Clock]({"ranks", "spectra"}))):
-            for _ in range(2):  # the first warms up
-                self._synchronise()
-                begin = time.perf_counter()
-                readout = self._measure(due, noise=True)
-                num_bytes = to_block(0, [], readout.measurements).nbytes
-                num_bytes += sum(t.nbytes for t in readout.directions.values())
-                self._synchronise()
-                cost[clock] = (1e3 * (time.perf_counter() - begin), num_bytes)
-        initial_bytes = 0 if self._initial is None else self._initial.num_bytes
-        return Estimate(initial_bytes, *cost["ranks"], *cost["spectra"])
+        num_bytes = 0 if self._initial is None else self._initial.num_bytes
+        return estimate(lambda due: self._measure(due, noise=True), model=self._model, initial_bytes=num_bytes)
 
     def close(self, *, seal: bool = True) -> None:
         """Write what is left and seal the run to Parquet; a second call does nothing.
+
+        If nothing was measured because `every` is longer than the training, the last weights are measured now, with a
+        warning. There is a warning too if no tracked weight differs from its initial value.
 
         Args:
             seal: False leaves the run open on disk, to be resumed: what `with` does when an exception passes.
@@ -289,7 +304,9 @@ class RankTracker:
             stack.push(lambda kind, *_: self._recorder.close(seal=seal and kind is None))
             for probe in self._probes:
                 stack.callback(self._detach, probe)
-            self.flush()
+            stack.callback(self.flush)
+            if seal:
+                self._look_back()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -314,6 +331,22 @@ class RankTracker:
         with self._recorder.guard_all(f"Detaching {type(probe).__name__}"):
             probe.detach()
 
+    def _look_back(self) -> None:
+        """Say what went wrong in silence: nothing was measured, or nothing has moved.
+
+        Sharded weights are not read here, because not every process may get to this point.
+        """
+        if self._last_step <= 0 or self._initial is None or not self._plan.quantities or not self._recorder.is_wanted:
+            return
+        is_whole, names = not self._is_sharded, self._targets.parameters()
+        if self._last_measured <= 0:
+            if is_whole:
+                self._measure_and_record(self._last_step, frozenset(("ranks", "spectra")))
+            self._recorder.say(nothing_measured(self._last_step, self._plan.every, now=is_whole), key="not measured")
+        is_read = is_whole and signature(self._model, names) == self._signature
+        if is_read and self._last_step >= FEWEST_STEPS and not self._initial.differs(read_weights(self._model, names)):
+            self._recorder.say(nothing_moved(self._last_step), key="not moved")
+
     def _measure_and_record(self, step: int, due: frozenset[Clock]) -> None:
         self._refuse_changed_heads()
         if not (self._recorder.is_wanted or self._is_sharded):
@@ -324,8 +357,17 @@ class RankTracker:
         if readout.directions:
             self._directions = readout.directions
             self._recorder.save_directions(step, readout.directions)
-        self._latest = (*readout.measurements, *self._read_probes(step))
-        self._recorder.record(step, self._pending.take(), self._latest, sync="spectra" in due)
+        self._latest = (
+            *readout.measurements,
+            *read_probes(self._probes, step, guard=self._recorder.guard_all, pending=self._pending),
+        )
+        alerts = self._watch.look(step, self._latest, guard=self._recorder.guard_all)
+        self._recorder.record(step, self._pending.take(), self._latest, alerts, sync="spectra" in due)
+        for name, sentence in sentences(alerts).items():
+            self._recorder.say(sentence, key=f"alert {name} {step}")
+        if self._on_alert is not None:
+            for alert in alerts:
+                self._on_alert(alert)
 
     def _refuse_changed_heads(self) -> None:
         """Resolve the model again only if its signature changed: resolving costs as much as measuring ranks."""
@@ -335,21 +377,6 @@ class RankTracker:
         if now != self._signature:
             self._targets.refuse_changed(self._model, self._resolve)
             self._signature = now
-
-    def _read_probes(self, step: int) -> list[Measurement]:
-        """What the probes measured; plain numbers go to the scalars that wait. A probe that fails gives nothing."""
-        measurements: list[Measurement] = []
-        for probe in self._probes:
-            with self._recorder.guard_all(f"Reading {type(probe).__name__}"):
-                read = probe.read(step)
-                if isinstance(read, Mapping):
-                    self._pending.add(step, read)
-                    continue
-                for entry in read:
-                    if not isinstance(entry, Measurement):
-                        raise ValueError(f"`read` must return measurements; got {type(entry).__name__}")
-                measurements += read
-        return measurements
 
     @torch.no_grad()
     def _measure(self, due: frozenset[Clock], *, noise: bool = False) -> Readout:
@@ -363,30 +390,11 @@ class RankTracker:
             if self._initial is None or not now:
                 continue
             if noise:
-                now = {name: _moved(weight) for name, weight in now.items()}
+                now = {name: moved(weight) for name, weight in now.items()}
             with self._recorder.guard("Measuring"):
                 readout = read(now, self._initial, plan=self._plan, guard=self._recorder.guard_all)
                 total.measurements += readout.measurements
                 total.directions |= readout.directions
-                self._warn_of_non_finite(readout.not_finite)
+                if readout.not_finite:
+                    self._recorder.say(not_finite(self._last_step, readout.not_finite), key="not finite")
         return total
-
-    def _warn_of_non_finite(self, places: Sequence[str]) -> None:
-        if places:
-            more = len(places) - 1
-            self._recorder.say(
-                f"The weights must be finite; at step {self._last_step} those of {places[0]}"
-                f"{f' and {more} more' if more else ''} are not. Recorded as NaN; this is said once.",
-                key="not finite",
-            )
-
-    def _synchronise(self) -> None:
-        if any(parameter.is_cuda for parameter in self._model.parameters()):
-            torch.cuda.synchronize()
-
-
-def _moved(weight: Tensor) -> Tensor:
-    """The weight with noise of a thousandth of its size: a flat spectrum, the slowest case."""
-    generator = torch.Generator(device="cpu").manual_seed(0)
-    noise = torch.randn(weight.shape, generator=generator, dtype=torch.float32, device="cpu").to(weight)
-    return weight + 1e-3 * weight.abs().mean() * noise

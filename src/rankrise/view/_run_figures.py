@@ -54,7 +54,7 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
         marks = _rises(some, circuit, layer) if is_one else ()
         panels.append(Panel(words.change, Axis("step", low=0), Axis("stable rank", low=1), traces, marks))
     where = "all layers" if layer is None else net.layer_name(layer)
-    marks = " Thin vertical lines are stages that were detected." if any(panel.marks for panel in panels) else ""
+    legend = " Thin vertical lines are stages that were detected." if any(panel.marks for panel in panels) else ""
     whose = "of each layer, mean over its heads" if is_one and layer is None else f"mean over the heads of {where}"
     return FigureData(
         id="training_curves",
@@ -62,7 +62,7 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
         title=net.titled("Loss and rank over training", some.source if is_one else " and ".join(runs)),
         text=(
             f"The loss, and the stable rank of what training added, {whose}. A rank that stays and then rises by about "
-            f"one is a stage.{marks}"
+            f"one is a stage.{legend}"
         ),
         run="; ".join(headline(run.overview()) for run in runs.values()),
         panels=tuple(panels),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ENERGY = 0.9  # share of the squared change of every matrix that the advised ranks keep
 _MOST_STAGES = 6  # of a layer that a cell of the table lists
+_MOST_ALERTS = 10  # that are told; a run may have one for every head
 _ROLES = ("q", "k", "v", "o")
 
 
@@ -94,8 +95,8 @@ class RunSummary:
         return rows
 
     def remarks(self) -> list[str]:
-        """Sentences below the tables: drops of the loss, numbers that are not finite, and the notes of the tracker."""
-        found = []
+        """Sentences below the tables: alerts, drops of the loss, numbers that are not finite, notes of the tracker."""
+        found = [f"Alert: {sentence}" for sentence in self.alert_sentences()]
         if self.is_empty:
             found.append("Nothing has been recorded yet: the tracker writes its first rows when it first measures.")
         drops = [stage for stage in self.overview.stages if stage.kind == "loss"]
@@ -107,12 +108,19 @@ class RunSummary:
             )
         return [*found, *self.overview.notes]
 
+    def alert_sentences(self) -> list[str]:
+        """The first alerts of the run, each in a sentence, and how many more there are."""
+        alerts = self.overview.alerts
+        shown = [alert.sentence for alert in alerts[:_MOST_ALERTS]]
+        return [*shown, f"There are {len(alerts) - len(shown)} more alerts."] if len(alerts) > len(shown) else shown
+
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values; a number that is not finite is None."""
         record = {
             "folder": str(self.run.folder),
             "headline": self.headline,
             **asdict(self.overview),
+            "alerts": [{**asdict(alert), "sentence": alert.sentence} for alert in self.overview.alerts],
             "is_broken": self.is_broken,
             "heads": [asdict(change) for change in self.heads],
             "heads_missing": self.heads_missing,

@@ -1,19 +1,23 @@
 """HF Trainer end to end: a small GPT-2 on text, tracked, killed, resumed; the table is that of an uninterrupted run."""
 
+import gc
 import os
 import pickle
 import signal
 import types
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from tests.processes import exit_code
+from tests.tracking.integrations.boards import assert_board_has_the_run, scalars
 from tests.tracking.models import in_order, small_model
 
 import rankrise as rr
-from rankrise.tracking.integrations import huggingface_callback
+from rankrise.tracking import TrackingWarning
+from rankrise.tracking.integrations.huggingface import RankCallback
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -42,23 +46,28 @@ class KillAt(transformers.TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(folder, dataset, *, kill_at=None, resume=None):
+def trainer_of(folder, dataset, callbacks=(), **options):
     transformers.set_seed(0)
     config = transformers.GPT2Config(
         n_layer=2, n_head=2, n_embd=16, n_positions=LENGTH, vocab_size=256, bos_token_id=0, eos_token_id=0
     )
+    options = {"logging_steps": 1, "report_to": "none", "save_steps": SAVE, **options}
     arguments = transformers.TrainingArguments(
-        str(folder / "hf"), max_steps=STEPS, save_steps=SAVE, logging_steps=1, per_device_train_batch_size=4,
-        learning_rate=1e-2, report_to="none", use_cpu=True, disable_tqdm=True,
+        str(folder / "hf"), max_steps=STEPS, per_device_train_batch_size=4, learning_rate=1e-2, use_cpu=True,
+        disable_tqdm=True, **options,
     )  # fmt: skip
-    callbacks = [huggingface_callback(folder / "run", every=1, spectra=2)]
-    if kill_at is not None:
-        callbacks.append(KillAt(kill_at))
     trainer = transformers.Trainer(
-        transformers.GPT2LMHeadModel(config), arguments, train_dataset=dataset, callbacks=callbacks
+        transformers.GPT2LMHeadModel(config), arguments, train_dataset=dataset, callbacks=list(callbacks)
     )
     trainer.remove_callback(transformers.PrinterCallback)
-    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def train(folder, dataset, *, kill_at=None, resume=None):
+    callbacks = [RankCallback(folder / "run", every=1, spectra=2)]
+    if kill_at is not None:
+        callbacks.append(KillAt(kill_at))
+    trainer_of(folder, dataset, callbacks).train(resume_from_checkpoint=resume)
 
 
 def killed_and_resumed_equals_uninterrupted(tmp_path, dataset):
@@ -68,7 +77,8 @@ def killed_and_resumed_equals_uninterrupted(tmp_path, dataset):
     assert exit_code(lambda: train(cut, dataset, kill_at=5)) == -signal.SIGKILL
     table = rr.load_run(cut / "run")
     assert max(table["step"].to_pylist()) == 5  # readable as it lies there
-    train(cut, dataset, resume=str(cut / "hf" / f"checkpoint-{SAVE}"))
+    with pytest.warns(TrackingWarning, match=r"goes on from the checkpoint of step 3: .* at 2 later steps was dropped"):
+        train(cut, dataset, resume=str(cut / "hf" / f"checkpoint-{SAVE}"))
     assert in_order(rr.load_run(cut / "run")).equals(in_order(whole))
     assert {"loss", "learning_rate", "grad_norm", "stable_rank", "spectrum"} <= set(whole["quantity"].to_pylist())
     assert set(whole["step"].to_pylist()) == set(range(1, STEPS + 1))
@@ -103,17 +113,66 @@ def test_checkpoint_without_its_run_is_refused(tmp_path):
 
 
 def test_callback_can_be_pickled(tmp_path):
-    copy = pickle.loads(pickle.dumps(huggingface_callback(tmp_path, every=7)))
+    copy = pickle.loads(pickle.dumps(RankCallback(tmp_path, every=7)))
     assert copy._out == tmp_path
     assert copy._options == {"every": 7}
     assert copy.tracker is None
 
 
 def test_only_the_summary_at_the_end_is_left_out(tmp_path):
-    callback = huggingface_callback(tmp_path)
+    callback = RankCallback(tmp_path)
     state = types.SimpleNamespace(global_step=0)
     callback.on_train_begin(None, state, None, model=small_model())
     callback.on_log(None, state, None, logs={"train_accuracy": 0.5, "loss": 1.0})
     callback.on_log(None, state, None, logs={"train_runtime": 3.0, "train_loss": 1.0, "epoch": 1.0})
     assert rr.load_run(tmp_path)["quantity"].to_pylist() == ["train_accuracy", "loss", "epoch"]
     callback.on_train_end(None, state, None)
+
+
+def test_the_trainers_own_logger_has_the_numbers_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    trainer = trainer_of(tmp_path, windows(TEXT * 8), report_to="tensorboard", logging_steps=2, save_strategy="no")
+    callback = RankCallback(tmp_path / "run", every=2, spectra=4).attach(trainer)
+    assert callback.attach(trainer) is callback
+    assert trainer.callback_handler.callbacks.count(callback) == 1
+    trainer.train()
+    assert_board_has_the_run(tmp_path / "board", tmp_path / "run", prefix="train/")
+    assert scalars(tmp_path / "board")["train/loss"].keys() == {2, 4, 6, 8}  # the trainer still logs its own loss
+    names = rr.load_run(tmp_path / "run")["quantity"].unique().to_pylist()
+    assert "loss" in names
+    assert not any(name.startswith("rankrise/") for name in names)  # what was logged did not come back
+    reference = weakref.ref(trainer)
+    del trainer
+    gc.collect()
+    assert reference() is None  # the callback does not keep the trainer, and its model, alive
+    assert callback.tracker is None
+
+
+def test_unattached_it_writes_the_run_and_says_once_how_to_attach(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    callback = RankCallback(tmp_path / "run", every=4)
+    trainer = trainer_of(tmp_path, windows(TEXT * 8), [callback], report_to="tensorboard", save_strategy="no")
+    with pytest.warns(
+        TrackingWarning, match=r"go to .*run only; to have them in tensorboard too, call `attach\(trainer"
+    ) as r:
+        trainer.train()
+    assert sum(warning.category is TrackingWarning for warning in r) == 1
+    assert {4, 8} <= set(rr.load_run(tmp_path / "run")["step"].to_pylist())
+    assert not any("rankrise/" in name for name in scalars(tmp_path / "board"))
+
+
+def test_the_class_writes_to_the_folder_of_the_trainer(tmp_path):
+    with pytest.warns(TrackingWarning, match="Nothing was measured in the 8 steps"):
+        trainer_of(tmp_path, windows(TEXT * 8), [RankCallback], save_strategy="no").train()
+    assert rr.open_run(tmp_path / "hf" / "rankrise").has("stable_rank", "kq")
+
+
+def test_a_finished_run_is_never_replaced_unless_asked(tmp_path):
+    dataset = windows(TEXT * 8)
+    train(tmp_path, dataset)
+    with pytest.raises(ValueError, match=r'must not hold a run yet; it holds a finished one\. Pass `exist="resume"`'):
+        train(tmp_path, dataset)
+    callback = RankCallback(tmp_path / "run", every=8, exist="new")
+    trainer_of(tmp_path, dataset, [callback], save_strategy="no").train()
+    assert rr.load_run(tmp_path / "run-2").num_rows
+    assert set(rr.load_run(tmp_path / "run")["step"].to_pylist()) == set(range(1, STEPS + 1))

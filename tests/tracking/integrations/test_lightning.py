@@ -6,15 +6,26 @@ import sys
 
 import pytest
 import torch
+from tests.tracking.integrations.boards import assert_board_has_the_run
 from tests.tracking.models import in_order, select, small_model
 
 import rankrise as rr
-from rankrise.tracking.integrations import lightning_callback
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # several seconds of import, and its own warnings
 
 
-def train(namespace, folder, *, steps, resume=None, accumulate=1):
+def callback_of(out, **options):
+    """A callback of both names; Lightning is imported here because that takes seconds."""
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        importlib.import_module(name)
+    return importlib.import_module("rankrise.tracking.integrations.lightning").RankCallback(out, **options)
+
+
+def logger_of(folder):
+    return importlib.import_module("lightning.pytorch.loggers").TensorBoardLogger(folder / "board")
+
+
+def train(namespace, folder, *, steps, resume=None, accumulate=1, logger=False, every=1):
     pl = importlib.import_module(namespace)
 
     class Module(pl.LightningModule):
@@ -29,10 +40,10 @@ def train(namespace, folder, *, steps, resume=None, accumulate=1):
             return torch.optim.SGD(self.parameters(), 0.1)
 
     data = torch.randn(16, 5, 12, generator=torch.Generator().manual_seed(0))
-    callback = lightning_callback(folder / "run", every=1, spectra=2)
+    callback = callback_of(folder / "run", every=every, spectra=2)
     assert isinstance(callback, pl.Callback)
     trainer = pl.Trainer(
-        max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        max_steps=steps, accelerator="cpu", logger=logger, enable_progress_bar=False, enable_model_summary=False,
         callbacks=[callback], default_root_dir=folder, enable_checkpointing=False, accumulate_grad_batches=accumulate,
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=2), ckpt_path=resume)
@@ -67,14 +78,26 @@ def test_accumulated_gradients_count_as_one_step(tmp_path):
 
 def test_both_names_at_once(tmp_path):
     first, second = (importlib.import_module(name) for name in ("lightning.pytorch", "pytorch_lightning"))
-    callback = lightning_callback(tmp_path)
+    callback = callback_of(tmp_path)
     assert isinstance(callback, first.Callback)
     assert isinstance(callback, second.Callback)
     assert {"lightning.pytorch", "pytorch_lightning"} <= sys.modules.keys()
 
 
 def test_callback_can_be_pickled(tmp_path):
-    copy = pickle.loads(pickle.dumps(lightning_callback(tmp_path, every=7)))
+    copy = pickle.loads(pickle.dumps(callback_of(tmp_path, every=7)))
     assert copy._out == tmp_path
     assert copy._options == {"every": 7}
     assert copy.tracker is None
+
+
+def test_the_trainers_own_logger_has_the_numbers_of_the_run(tmp_path):
+    logger = logger_of(tmp_path)
+    train("lightning.pytorch", tmp_path, steps=6, logger=logger, every=2)  # log_every_n_steps is 50
+    assert_board_has_the_run(tmp_path / "board", tmp_path / "run")
+
+
+def test_a_clock_that_never_strikes_still_reaches_the_logger(tmp_path):
+    logger = logger_of(tmp_path)
+    train("lightning.pytorch", tmp_path, steps=1, logger=logger, every=200)
+    assert_board_has_the_run(tmp_path / "board", tmp_path / "run")

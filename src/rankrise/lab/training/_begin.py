@@ -83,6 +83,7 @@ def _observed(job: Job, resume: int | None) -> Observer:
         every=job.ranks_due,
         spectra=job.spectra_due,
         resume=resume,
+        exist="overwrite",  # what was recorded after the checkpoint is computed again
         config=job.spec,
         needs_folder=True,
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rankrise.lab.data import Dataset
-    from rankrise.tracking import Measurement, Schedule
+    from rankrise.tracking import Exist, Measurement, Schedule
 
 Status = Literal["finished", "stopped", "diverged"]
 
@@ -84,10 +84,13 @@ class Observe(Protocol):
         every: "Schedule",
         spectra: "Schedule",
         resume: int | None,
+        exist: "Exist",
         config: Mapping[str, Any],
         needs_folder: bool,
     ) -> Observer:
         """Open the run in `out` for the model as it is at step `resume`; None begins a run.
+
+        With `exist="overwrite"`, what was recorded after that step is dropped.
 
         Raises:
             OSError: The folder cannot be written. Training does not begin, because `needs_folder` is True.

@@ -1,4 +1,5 @@
-"""Adapters to other people's training loops; the tracker itself works in any."""
+"""Adapters to other people's training loops; the tracker itself works in any.
 
-from rankrise.tracking.integrations._huggingface import huggingface_callback as huggingface_callback
-from rankrise.tracking.integrations._lightning import lightning_callback as lightning_callback
+`rankrise.tracking.integrations.huggingface.RankCallback` is a callback of HF `Trainer`, and
+`rankrise.tracking.integrations.lightning.RankCallback` one of Lightning. Each module imports its framework.
+"""

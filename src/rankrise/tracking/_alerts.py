@@ -1,0 +1,256 @@
+"""Alerts: what a tracker says, once, when the ranks of a run do what they should not.
+
+A rule looks at the last measurements only and keeps nothing, so a resumed run raises exactly the alerts of an
+uninterrupted one. What it found is stored as rows of the table, in the block of the measurement that raised it.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from rankrise.heads import CIRCUITS as ROLES_OF_CIRCUITS
+from rankrise.store import schema, show
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+CIRCUITS = tuple(ROLES_OF_CIRCUITS)  # "kq" and "vo"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """Something that a rule found at one place of the model.
+
+    Attributes:
+        name: The name of the rule.
+        step: When it was found.
+        layer: The layer, counted from 0.
+        head: The head, counted from 0; -1 for the layer as a whole.
+        circuit: "kq" or "vo"; empty if both are meant.
+        value: The number that is out of order.
+        reference: The number that it is compared with.
+    """
+
+    name: str
+    step: int
+    layer: int
+    head: int
+    circuit: str
+    value: float
+    reference: float
+
+    @property
+    def place(self) -> str:
+        """`layer 2 head 1 (kq)`."""
+        head = f" head {self.head}" if self.head >= 0 else ""
+        return f"layer {self.layer}{head}{f' ({show(self.circuit)})' if self.circuit else ''}"
+
+    @property
+    def sentence(self) -> str:
+        """What happened, where and when, in one sentence.
+
+        >>> Alert("rank_collapse", 400, 2, -1, "kq", 1.5, 4.0).sentence.partition(": ")[0].partition(" within")[0]
+        'At step 400 the effective rank of the change of layer 2 (kq) has collapsed from 4.00 to 1.50'
+        """
+        now, before = self.value, self.reference
+        told = {
+            RankCollapse.name: f"the effective rank of the change of {self.place} has collapsed from {before:.2f} to "
+            f"{now:.2f} within a few measurements (mean over its heads).",
+            RankOneSpike.name: f"the change of {self.place} has a spike of rank 1: its largest singular value jumped "
+            f"from {before:.3g} to {now:.3g}, and one direction now carries nearly all of it.",
+            StalledHead.name: f"{self.place} has stopped learning: its change moved by {100 * now:.2g}% over the last "
+            f"measurements, that of the median head by {100 * before:.2g}%.",
+        }
+        text = told.get(self.name, f"`{show(self.name)}` was found at {self.place}: {now:.4g}, against {before:.4g}.")
+        return f"At step {self.step} {text}"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The last measurements of all heads, oldest first.
+
+    Attributes:
+        steps: When they were made, (n,).
+        layers: What the axis of layers counts.
+        values: By quantity, (n, 2, layers, heads): the circuits are "kq" and "vo". NaN where nothing was measured.
+    """
+
+    steps: tuple[int, ...]
+    layers: tuple[int, ...]
+    values: Mapping[str, Array]
+
+    def alert(self, name: str, layer: int, head: int, circuit: int | None, value: float, reference: float) -> Alert:
+        """An alert at the last step; layer and circuit are places on their axes, head is -1 for the whole layer."""
+        return Alert(
+            name,
+            self.steps[-1],
+            self.layers[layer],
+            int(head),
+            "" if circuit is None else CIRCUITS[circuit],
+            float(value),
+            float(reference),
+        )
+
+
+class AlertRule(Protocol):
+    """Looks for something in the last measurements."""
+
+    @property
+    def name(self) -> str:
+        """The name of what it looks for: the quantity of its rows in the table."""
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Quantities of heads that it looks at; the measurements that count are those that have all of them."""
+
+    @property
+    def window(self) -> int:
+        """How many measurements it looks at; it is not asked before there are so many."""
+
+    def find(self, trace: Trace) -> Iterable[Alert]:
+        """What is out of order at the last step of the trace, whether or not it was said before."""
+
+
+@dataclass(frozen=True)
+class RankCollapse:
+    """The effective rank of what a layer has learned falls to a share of what it was a few spectra before.
+
+    The number is the effective rank of Δ of a circuit, mean over the heads of the layer. It is compared with the
+    largest one among the `window` measurements of spectra that come before.
+
+    Args:
+        share: An alert is raised if the effective rank is below this share of the largest one.
+        window: How many measurements to look back.
+    """
+
+    share: float = 0.4
+    window: int = 4
+    name: ClassVar[str] = "rank_collapse"
+    quantities: ClassVar[tuple[str, ...]] = ("effective_rank",)
+
+    def find(self, trace: Trace) -> Iterator[Alert]:
+        """Circuits of layers whose effective rank has collapsed at the last step."""
+        means = mean_over_heads(trace.values["effective_rank"])  # (n, 2, layers)
+        now, before = means[-1], np.fmax.reduce(means[:-1])
+        for circuit, layer in np.argwhere(now < self.share * before):
+            yield trace.alert(self.name, layer, -1, circuit, now[circuit, layer], before[circuit, layer])
+
+
+@dataclass(frozen=True)
+class RankOneSpike:
+    """The change of a head is overtaken by one direction within a measurement.
+
+    The largest singular value of Δ of a circuit jumps to several times what it ever was in the window, and the stable
+    rank falls to nearly 1 from something larger.
+
+    Args:
+        jump: How many times the largest singular value before, at least.
+        most_rank: The stable rank of a spike, at most.
+        least_rank: The stable rank before the spike, at least.
+        window: How many measurements to look at, the last one included.
+    """
+
+    jump: float = 3.0
+    most_rank: float = 1.2
+    least_rank: float = 1.5
+    window: int = 4
+    name: ClassVar[str] = "rank_one_spike"
+    quantities: ClassVar[tuple[str, ...]] = ("stable_rank", "spectral_norm")
+
+    def find(self, trace: Trace) -> Iterator[Alert]:
+        """Heads with a spike at the last step."""
+        ranks, norms = trace.values["stable_rank"], trace.values["spectral_norm"]
+        before = np.fmax.reduce(norms[:-1])
+        found = (norms[-1] > self.jump * before) & (before > 0)
+        found &= (ranks[-1] <= self.most_rank) & (ranks[-2] >= self.least_rank)
+        for circuit, layer, head in np.argwhere(found):
+            yield trace.alert(
+                self.name, layer, head, circuit, norms[-1, circuit, layer, head], before[circuit, layer, head]
+            )
+
+
+@dataclass(frozen=True)
+class StalledHead:
+    """A head stands still while the others go on.
+
+    How much a head moves is the sum of |‖Δ‖_F now − ‖Δ‖_F before| over the window, as a share of ‖Δ‖_F, and the larger
+    of both circuits. It is compared with that of the median head of the model. A head that never moved counts as one
+    that stands still.
+
+    Args:
+        share: An alert is raised if a head moves less than this share of what the median head moves.
+        least: Nothing is said while the median head moves less than this, because then training as a whole is over.
+        window: How many measurements to look at.
+    """
+
+    share: float = 0.05
+    least: float = 0.01
+    window: int = 6
+    name: ClassVar[str] = "stalled_head"
+    quantities: ClassVar[tuple[str, ...]] = ("frobenius_norm",)
+
+    def find(self, trace: Trace) -> Iterator[Alert]:
+        """Heads that have stopped learning by the last step."""
+        norms = trace.values["frobenius_norm"]
+        path = np.abs(np.diff(norms, axis=0)).sum(0)
+        moved = np.fmax.reduce(np.divide(path, norms[-1], out=np.zeros_like(path), where=~(norms[-1] == 0)))
+        there = moved[np.isfinite(moved)]
+        median = float(np.median(there)) if len(there) else math.nan
+        if not median >= self.least:
+            return
+        for layer, head in np.argwhere(moved < self.share * median):
+            yield trace.alert(self.name, layer, head, None, moved[layer, head], median)
+
+
+def mean_over_heads(values: Array) -> Array:
+    """The mean over the last axis of what is finite; NaN where nothing is."""
+    there = np.isfinite(values)
+    count = there.sum(-1)
+    total = np.where(there, values, 0.0).sum(-1)
+    return np.asarray(np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0))
+
+
+READY = (RankCollapse.name, RankOneSpike.name, StalledHead.name)
+
+
+def read_alerts(table: "pa.Table", names: Sequence[str] = ()) -> tuple[Alert, ...]:
+    """The alerts that a table holds, in the order in which they were raised.
+
+    Args:
+        table: The table of a run.
+        names: Names of rules that are not among the ready ones.
+
+    >>> from rankrise.store import schema
+    >>> read_alerts(schema().empty_table())
+    ()
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = table.filter(pc.is_in(table["quantity"].cast(pa.string()), pa.array([*READY, *names]))).to_pylist()
+    found: dict[tuple[str, int, int, int, str], dict[int, float]] = {}
+    for row in rows:
+        key = (row["quantity"], row["step"], row["layer"], row["head"], row["circuit"])
+        found.setdefault(key, {})[row["index"]] = row["value"]
+    return tuple(Alert(*key, value=v.get(0, math.nan), reference=v.get(1, math.nan)) for key, v in found.items())
+
+
+def alert_rows(alerts: Sequence[Alert]) -> "pa.RecordBatch":
+    """Two rows of the table for each alert: its value at index 0, its reference at index 1."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "step": alert.step, "layer": alert.layer, "head": alert.head, "circuit": alert.circuit,
+                "quantity": alert.name, "index": index, "value": value,
+            }
+            for alert in alerts
+            for index, value in enumerate((alert.value, alert.reference))
+        ],
+        schema=schema(),
+    )  # fmt: skip
