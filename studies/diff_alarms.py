@@ -1,11 +1,11 @@
 """How often the two alarms of `rankrise diff` are wrong: in random changes, and in changes with planted directions.
 
-Bases: Gaussian matrices, and matrices whose singular values fall as i^-0.3 and i^-0.7 (real ones lie in between). Null:
-a full-rank Gaussian change, of a size from 1% to twice the weight. Planted: a change of rank 1 of the same sizes, to be
-seen among the leading directions only where it is about as strong as σ₁ of the base, so the rate is given by
-strength. Beside it the rule of the paper (largest |cosine| with any single vector of the base below 1/2) on the same
-matrices. Spikes: products of random factors (adapters) and full-rank changes, against one direction that holds 60%
-to 95% of the squared change.
+Bases: Gaussian matrices, matrices whose singular values are all alike, and matrices whose singular values fall as
+i^-0.3 and i^-0.7 (real ones lie in between). Null: a full-rank Gaussian change, of a size from 1% to twice the weight.
+Planted: a change of rank 1 of the same sizes, to be seen among the leading directions only where it is about as strong
+as σ₁ of the base, so the rate is given by strength. Beside it the rule of the paper (largest |cosine| with any single
+vector of the base below 1/2) on the same matrices. Spikes: products of random factors (adapters) and full-rank
+changes, against one direction that holds 60% to 95% of the squared change.
 
     OMP_NUM_THREADS=1 python studies/diff_alarms.py --draws 20
 """
@@ -22,7 +22,7 @@ from rankrise.checkpoints.delta import find_intruders
 from rankrise.linalg import gaussian_spectra
 
 SHAPES = ((64, 64), (128, 128), (384, 384), (768, 256), (256, 768))
-POWERS = (None, 0.3, 0.7)
+POWERS = (None, 0.0, 0.3, 0.7)
 SIZES = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)
 
 

@@ -5,6 +5,9 @@ import os
 import hypothesis
 import pytest
 
+# A forked child has none of the threads that torch started in its parent, and would wait for them for ever.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 hypothesis.settings.register_profile("rankrise", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("rankrise")
 

@@ -131,5 +131,5 @@ def test_tensors_without_a_partner_are_not_searched_for(tmp_path):
         object.__setattr__(checkpoint, "tensors", Counted(checkpoint.tensors))
     found = match_checkpoints(one, other)
     assert len(found.missing) == len(found.extra) == 200
-    assert found.problems[0].endswith("99% of the base's parameters have no partner.")
+    assert "99% of the base's parameters have no partner" in found.problems[0]
     assert len(passes) < 5

@@ -53,6 +53,6 @@ def test_a_path_is_never_taken_for_a_name(cache, tmp_path, monkeypatch):
 
 
 def test_without_huggingface_hub(monkeypatch):
-    monkeypatch.setattr(_extras, "_is_installed", lambda module: False)
+    monkeypatch.setattr(_extras, "is_installed", lambda module: False)
     with pytest.raises(ModuleNotFoundError, match=r"A checkpoint on the hub needs the package huggingface_hub"):
         open_checkpoint("me/base@main")

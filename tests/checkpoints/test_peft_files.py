@@ -75,7 +75,7 @@ def test_a_pissa_adapter_converted_by_peft(tmp_path):
         assert row.norm == pytest.approx(float((after[row.name] - before[row.name]).norm()), rel=1e-3)
 
 
-def test_stacked_experts_are_refused(tmp_path):
+def test_stacked_experts_are_refused_without_their_setting(tmp_path):
     import peft
     import transformers as hf
 
@@ -83,8 +83,7 @@ def test_stacked_experts_are_refused(tmp_path):
     model = hf.MixtralForCausalLM(hf.MixtralConfig(**sizes, num_key_value_heads=2, vocab_size=50, num_local_experts=4))
     config = peft.LoraConfig(r=2, lora_alpha=2, target_parameters=["mlp.experts.down_proj"])
     peft.get_peft_model(model, config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="its config has target_parameters"):
-        open_checkpoint(tmp_path)
+    assert open_checkpoint(tmp_path).kind == "peft"
     written = json.loads((tmp_path / "adapter_config.json").read_text())
     (tmp_path / "adapter_config.json").write_text(json.dumps(written | {"target_parameters": None}))
     with pytest.raises(ValueError, match="has 8 and r is 2"):  # the ranks of four experts, stacked

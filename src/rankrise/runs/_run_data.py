@@ -193,7 +193,7 @@ class RunData:
             NotMeasurable: The run has no such quantity, circuit, layer or head; the message lists what it has.
 
         >>> import tempfile, torch
-        >>> from rankrise import RankTracker
+        >>> from rankrise import RankTracker, open_run
         >>> model = torch.nn.MultiheadAttention(4, 2, bias=False)
         >>> out = tempfile.mkdtemp()
         >>> with RankTracker(model, out=out, every=1) as tracker:

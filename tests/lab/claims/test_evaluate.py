@@ -10,7 +10,7 @@ from tests.lab.claims.test_both_directions import STEEP, verdict_of
 
 from rankrise.lab.claims import claims, describe_claims, evaluate_claims
 from rankrise.lab.claims._evaluate import PREDICATES
-from rankrise.lab.claims._networks import random_stable_rank
+from rankrise.lab.claims._single_networks import random_stable_rank
 from rankrise.lab.experiments import NamedSpec, experiments, run_experiment, to_json, vary
 
 PAGE = Path(__file__).parents[3] / "docs" / "claims.md"

@@ -11,6 +11,8 @@ Symbols:
     U0      leading K left singular vectors of W0
     u_j     left singular vectors of W, j ≤ k = K / 4
     c_j     ‖U0ᵀ u_j‖, the cosine between u_j and the span of U0. A random direction has c ≈ √(K / m) ≤ 0.36
+    e_j     ‖W0ᵀ u_j‖² / ‖Wᵀ u_j‖², how much of u_j was in the base. A base whose singular values are all alike has no
+            leading directions, so that c_j says nothing there; e_j is 1 for every direction of such a base
     G       random, with ‖G‖ = ‖W − W0‖: the null is the least c_j of W0 + G
 """
 
@@ -26,7 +28,8 @@ _FIRST, _AGAIN = 12, 6  # iterations from a random start, and from the direction
 _SPARE = 8
 _INTRUDER = 0.5  # of the paper
 _MARGIN = 0.8  # of the null, which differs by a few percent from draw to draw
-_DRAWS = 4
+_DRAWS = 8
+_IN_THE_BASE = 0.5  # a direction with a larger e_j is not new
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,17 @@ class Intruders:
     num: int
     num_directions: int  # k
     least_cosine: float  # min c_j
-    null: float | None  # the same of a random change of the same size, least of four draws; None where num would be 0
+    null: float | None  # the same of a random change of the same size, least of eight draws; None where num would be 0
 
 
 def find_intruders(base: Tensor, tuned: Tensor) -> Intruders | None:
     """Count the leading directions of `tuned` whose cosine with the leading directions of `base` is below 1/2.
 
-    A direction also has to lie below 0.8 of what random changes of the same size give, which counts where a change is
-    as large as the weight. `studies/diff_alarms.py` measures both errors.
+    The change also has to be more than half of the direction (e_j < 1/2), and the cosine has to lie below 0.8 of what
+    random changes of the same size give, which counts where a change is as large as the weight.
+    `studies/diff_alarms.py` measures both errors.
 
-    Cost: O(m n K) for each of 2 iterations, and where there is a candidate of 4 more. Directions are counted as rows
+    Cost: O(m n K) for each of 2 iterations, and where there is a candidate of 8 more. Directions are counted as rows
     of the weights are stored: outputs of a Linear, as PEFT's `reduce_intruder_dimension` counts them.
 
     Args:
@@ -73,20 +77,27 @@ def find_intruders(base: Tensor, tuned: Tensor) -> Intruders | None:
     span = left[:, :num_base]
     more = torch.randn(base.shape[1], min(_SPARE, base.shape[1] - width), generator=generator).to(base)
     start = torch.cat([right, more], 1)
-    cosines = _cosines(tuned, start, span, num)
+    cosines, directions = _cosines(tuned, start, span, num)
     least, null = float(cosines.min()), None
-    if least < _INTRUDER:
+    is_new = _strength(base, directions) < _IN_THE_BASE * _strength(tuned, directions)
+    if (is_new & (cosines < _INTRUDER)).any():
         size = float(torch.linalg.vector_norm(tuned - base))
         draws = (torch.randn(base.shape, generator=generator).to(base) for _ in range(_DRAWS))
-        null = min(float(_cosines(base + size / float(d.norm()) * d, start, span, num).min()) for d in draws)
+        null = min(float(_cosines(base + size / float(d.norm()) * d, start, span, num)[0].min()) for d in draws)
     limit = _INTRUDER if null is None else min(_INTRUDER, _MARGIN * null)
-    return Intruders(int((cosines < limit).sum()), num, least, null)
+    return Intruders(int((is_new & (cosines < limit)).sum()), num, least, null)
 
 
-def _cosines(weight: Tensor, start: Tensor, span: Tensor, num: int) -> Tensor:
+def _cosines(weight: Tensor, start: Tensor, span: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    """c_j of the leading directions of a weight, and the directions u_j, (m, num)."""
     left, _ = _leading(weight, start, _AGAIN)
     cosines: Tensor = torch.linalg.vector_norm(span.mT @ left[:, :num], dim=0)
-    return cosines
+    return cosines, left[:, :num]
+
+
+def _strength(weight: Tensor, directions: Tensor) -> Tensor:
+    """‖weightᵀ u_j‖², in float64, where no square of a float32 leaves the range."""
+    return (weight.mT @ directions).double().square().sum(0)
 
 
 def _leading(weight: Tensor, start: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

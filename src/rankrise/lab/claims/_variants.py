@@ -3,7 +3,7 @@
 import numpy as np
 
 from rankrise.lab.claims._claim import Finding, Predicate
-from rankrise.lab.claims._networks import gradual, low_rank, vo_above_kq
+from rankrise.lab.claims._single_networks import gradual, low_rank, vo_above_kq
 from rankrise.lab.claims._toy import AT_HALF, ONE_TASK, SEED_4, task, toy_claim
 from rankrise.lab.claims._toy_curves import activation_times, loss_curve
 from rankrise.lab.claims._toy_numbers import active_at_half_loss, stages_of_coordinates

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rankrise.lab.claims._claim import Bound, Finding, Predicate, listed, predicate
-from rankrise.lab.claims._networks import all_layers, final_ranks, parts, rank_curves
+from rankrise.lab.claims._single_networks import all_layers, final_ranks, parts, rank_curves
 from rankrise.lab.experiments import family_members, scale_family
 from rankrise.runs import RunData, rank_correlation
 from rankrise.view import CIRCUITS
