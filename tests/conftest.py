@@ -1,12 +1,17 @@
 """Shared by all tests: hypothesis is reproducible, no test waits for the disk or writes to the user's cache folder."""
 
 import os
+import signal
 
 import hypothesis
 import pytest
 
 # A forked child has none of the threads that torch started in its parent, and would wait for them for ever.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell lets what it starts in the background ignore Ctrl-C, which the tests of interrupts send to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("rankrise", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("rankrise")
