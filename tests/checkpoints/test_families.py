@@ -66,10 +66,7 @@ def test_what_peft_makes_of_the_adapter_is_what_was_reported(tmp_path, family):
         assert done.num_bytes < 3 * sum(file.stat().st_size for file in tuned.iterdir())
 
 
-UNREAD = ("phi", "deepseek_v3", "t5")  # families whose attention is refused in memory, too
-
-
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f.model_type not in UNREAD], ids=lambda family: family.name)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_heads_on_disk_are_those_in_memory(tmp_path, family):
     base, tuned, kind = saved(family, tmp_path)
     in_memory = sorted(layer.num_heads for layer in resolve(loaded(kind, base)))
