@@ -1,5 +1,8 @@
 """Networks: closed forms against autograd, autograd against differences, chunks against one pass, errors."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -182,3 +185,26 @@ def test_gpu_equals_cpu() -> None:
     cpu, gpu = theory.attention_head(x, y), theory.attention_head(x.cuda(), y.cuda())
     assert gpu.device.type == "cuda"
     torch.testing.assert_close(cpu.gradient(q), gpu.gradient(q).cpu(), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("h", "num_weights", "message"),
+    [
+        (
+            lambda x, q: x @ q,
+            3,
+            r"`num_weights` = 3 numbers, .* raised RuntimeError: .*pass the length of q that h expects",
+        ),
+        (lambda x, q: x[:, 0] * q[5], 2, "raised IndexError"),
+        (lambda x, q: np.tanh(x.numpy() @ q.numpy()), 2, "be built from torch functions"),
+        (lambda x, q: (x @ q.detach()).numpy(), 2, "`h.x, q.` must return a tensor; got ndarray"),
+        (lambda x, q: x @ q, 2.5, "`num_weights` must be a whole number from 1 on; got 2.5"),
+        (lambda x, q: x @ q, "2", "`num_weights` must be a whole number from 1 on; got '2'"),
+        (lambda x, q: x @ q, 0, "`num_weights` must be a whole number from 1 on; got 0"),
+    ],
+)
+def test_a_network_function_that_does_not_fit_is_explained(h: Any, num_weights: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        theory.DiagonalNetwork(h, torch.ones(3, 2), torch.ones(3), num_weights=num_weights).gradient(
+            [0.0] * num_weights
+        )

@@ -87,9 +87,10 @@ def test_a_strict_minimum_takes_perturbations_back() -> None:
 def test_nothing_to_perturb_is_not_a_test() -> None:
     net = _small_head()
     test = theory.perturb_minimum(net, theory.incremental_stages(net, max_stages=1), 0)
-    assert test.holds
     assert not test.tested
+    assert not test.holds
     assert math.isnan(test.fraction)
+    assert test.verdict.startswith("Nothing was tested")
 
 
 def test_transitions_are_robust_to_noise() -> None:

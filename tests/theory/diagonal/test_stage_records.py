@@ -75,6 +75,9 @@ def test_winner_gap() -> None:
     [
         ({}, "Assumptions 4.2 and 4.3 hold: the winner leads by 50%, c = 0.2."),
         ({"winner_gap": math.inf, "runner_up": None}, "the winner leads alone"),
+        ({"winner_gap": 157.76}, "the winner is far ahead: the runner-up would take 159 times as long"),
+        ({"winner_gap": 0.000123}, "the winner leads by 0.012%"),
+        ({"winner_gap": 3.2e-7}, "the winner leads by only 3.2e-07 of its time"),
         ({"tied": (1, 5), "winner_gap": 0.0}, "coordinates (1, 5) tie, so the limit is not unique"),
         ({"minimum_constant": -1.0}, "Assumption 4.3 fails: c = -1"),
         ({"winner_gap": math.inf}, "the winner was at the wall already"),

@@ -9,6 +9,7 @@ Symbols:
 """
 
 import math
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -54,8 +55,10 @@ class DiagonalNetwork:
         loss: str | Callable[[Tensor, Tensor], Tensor] = "mse",
         l2: float = 0.0,
     ) -> None:
-        if num_weights < 1:
-            raise ValueError(f"`num_weights` must be at least 1; got {num_weights}: pass the length of q.")
+        if not (_is_whole(num_weights) and num_weights >= 1):
+            raise ValueError(
+                f"`num_weights` must be a whole number from 1 on; got {num_weights!r}: pass the length of q."
+            )
         x, y = as_data("x", x), as_data("y", y)
         if x.dim() == 0 or y.dim() == 0 or len(x) != len(y) or len(x) == 0:
             raise ValueError(
@@ -158,13 +161,30 @@ class DiagonalNetwork:
         return columns
 
     def _chunk_loss(self, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
-        loss = self._loss(self.h(x, q), y)
+        loss = self._loss(self._predict(x, q), y)
         if loss.numel() != 1:
             raise ValueError(
                 f"`loss` must return one number, the mean over samples; got a tensor of shape {tuple(loss.shape)}: "
                 "end it with .mean()."
             )
         return loss.reshape(())
+
+    def _predict(self, x: Tensor, q: Tensor) -> Tensor:
+        """Return h(x, q), or say that q has another length than h expects or that h leaves torch."""
+        try:
+            prediction = self.h(x, q)
+        except (RuntimeError, IndexError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"`h(x, q)` must take x of shape {tuple(x.shape)} and q of `num_weights` = {self.num_weights} numbers, "
+                f"and be built from torch functions; it raised {type(error).__name__}: {str(error)[:200]}. "
+                "Correct h, or pass the length of q that h expects as `num_weights`."
+            ) from error
+        if not isinstance(prediction, Tensor):
+            raise ValueError(
+                f"`h(x, q)` must return a tensor; got {type(prediction).__name__}: build h from torch functions, "
+                "because its derivatives are needed."
+            )
+        return prediction
 
     def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
         """Return the loss and ∂L/∂q of one chunk, by reverse mode."""
@@ -212,6 +232,11 @@ class DiagonalNetwork:
                 "check h for divisions, logarithms and overflow in that range."
             )
         return loss
+
+
+def _is_whole(value: object) -> bool:
+    """Say whether a value is a whole number of Python or numpy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _samples(data: Tensor) -> str:

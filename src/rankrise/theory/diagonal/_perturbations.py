@@ -49,13 +49,28 @@ class PerturbationTest:
 
     @property
     def holds(self) -> bool:
-        """Whether all runs reached the same end; vacuously true if there was nothing to perturb."""
-        return not self.tested or self.fraction == 1.0
+        """Whether all runs reached the same end; false if there was nothing to perturb, because nothing was shown."""
+        return self.tested and self.fraction == 1.0
 
     @property
     def tested(self) -> bool:
         """Whether there was anything to perturb."""
         return len(self.distances) > 0
+
+    @property
+    def verdict(self) -> str:
+        """Say in one sentence what the test showed.
+
+        >>> PerturbationTest(0.05, torch.zeros(0), 0.0).verdict
+        'Nothing was tested: the support is empty, so there is nothing to perturb. Test a later stationary point.'
+        """
+        if not self.tested:
+            return (
+                "Nothing was tested: the support is empty, so there is nothing to perturb. "
+                "Test a later stationary point."
+            )
+        reached = round(self.fraction * len(self.distances))
+        return f"{reached} of {len(self.distances)} perturbed runs reached the same end."
 
 
 def perturb_minimum(

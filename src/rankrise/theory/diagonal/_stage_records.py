@@ -92,7 +92,13 @@ class Certificate:
     def _lead(self) -> str:
         if self.runner_up is None:
             return "leads alone"
-        return f"leads by {self.winner_gap:.0%}" if np.isfinite(self.winner_gap) else "was at the wall already"
+        if not np.isfinite(self.winner_gap):
+            return "was at the wall already"
+        if self.winner_gap >= 1:
+            return f"is far ahead: the runner-up would take {1 + self.winner_gap:.3g} times as long"
+        if self.winner_gap < 1e-4:
+            return f"leads by only {self.winner_gap:.1e} of its time"
+        return f"leads by {100 * self.winner_gap:.2g}%"
 
 
 @dataclass(frozen=True)
