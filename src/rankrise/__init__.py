@@ -16,6 +16,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from rankrise import checkpoints as checkpoints
+    from rankrise import gauges as gauges
     from rankrise import heads as heads
     from rankrise import lab as lab
     from rankrise import linalg as linalg
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rankrise import view as view
     from rankrise.checkpoints import diff as diff
     from rankrise.checkpoints import extract_lora as extract_lora
+    from rankrise.gauges import attention_entropy as attention_entropy
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 _SUBPACKAGES = (
     "checkpoints",
+    "gauges",
     "heads",
     "lab",
     "linalg",
@@ -54,6 +57,7 @@ _SUBPACKAGES = (
 )
 _NAMES = {
     "rankrise.checkpoints": ("diff", "extract_lora"),
+    "rankrise.gauges": ("attention_entropy",),
     "rankrise.linalg": (
         "product_spectrum",
         "delta_spectrum",
