@@ -249,12 +249,14 @@ def test_demo_loads(scheme, width, open_page):
 def test_alpha_slider_of_the_demo_moves_the_curve(open_page):
     page = open_page(DEMO)
     chosen = page.locator("#loss path[data-name=chosen]")
+    assert page.locator("#alpha-value").text_content() == "α = 10⁻³²"  # the demo opens where the stages are sharp
     before = chosen.get_attribute("d")
     limit = page.locator("#loss path[data-name=limit]").get_attribute("d")
     page.get_by_label("initial scale α").focus()
-    page.keyboard.press("End")
-    assert page.locator("#alpha-value").text_content() == "α = 10⁻³²"
+    page.keyboard.press("Home")
     assert chosen.get_attribute("d") != before
+    page.keyboard.press("End")
+    assert chosen.get_attribute("d") == before
     assert page.locator("#loss path[data-name=limit]").get_attribute("d") == limit
 
 
@@ -292,14 +294,16 @@ def test_smaller_alpha_is_nearer_to_the_staircase(open_page):
 def test_film_of_the_demo_plays_and_changes_layer(open_page):
     page = open_page(DEMO)
     bars = "[...document.querySelectorAll('#spectrum-0 rect')].map((e) => e.getAttribute('height'))"
-    last = page.evaluate(bars)
+    opened = page.evaluate(bars)
+    assert page.locator("#time").input_value() == "0"  # the demo opens at the first epoch
     button = page.get_by_role("button", name="Play")
     button.focus()
     page.keyboard.press("Enter")
-    assert page.evaluate(bars) != last
+    page.wait_for_function(f"(opened) => JSON.stringify({bars}) !== JSON.stringify(opened)", arg=opened)
     page.get_by_role("button", name="Pause").click()
     stopped = page.evaluate(bars)
     page.wait_for_timeout(700)
     assert page.evaluate(bars) == stopped
-    page.get_by_label("layer").select_option("0")
+    layer = page.get_by_label("layer")
+    layer.select_option("1" if layer.input_value() == "0" else "0")
     assert page.evaluate(bars) != stopped
