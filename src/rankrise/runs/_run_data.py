@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from rankrise._doors import plot_run
 from rankrise.runs import _overview
 from rankrise.runs._curve import Array, Curve, Gaps, NotMeasurable, is_whole, read_curve, whole_steps
 from rankrise.runs._learned import HeadChange, RunStage, find_stages, learned_heads
-from rankrise.store import is_locked, is_sealed, load_run, load_spec
+from rankrise.store import Followed, is_locked, is_sealed, load_run, load_spec
 
 if TYPE_CHECKING:
     import pandas
@@ -55,6 +55,13 @@ class RunData:
 
     folder: Path
     skip_broken_steps: bool = False
+
+    @classmethod
+    def of_followed(cls, folder: Path, followed: Followed) -> Self:
+        """A run whose spec and table were read by a `RunFollower`; steps at which a number is missing are left out."""
+        run = cls(folder, skip_broken_steps=True)
+        run.__dict__.update(_record=followed.spec, table=followed.table)  # where cached properties look first
+        return run
 
     def __repr__(self) -> str:
         try:

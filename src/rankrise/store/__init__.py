@@ -16,6 +16,8 @@ from rankrise.store._checkpoints import prune_checkpoints as prune_checkpoints
 from rankrise.store._checkpoints import save_checkpoint as save_checkpoint
 from rankrise.store._environment import environment as environment
 from rankrise.store._failpoints import failpoint as failpoint
+from rankrise.store._following import Followed as Followed
+from rankrise.store._following import RunFollower as RunFollower
 from rankrise.store._limits import MOST_BYTES as MOST_BYTES
 from rankrise.store._limits import MOST_NUMBERS as MOST_NUMBERS
 from rankrise.store._limits import NO_LIMITS as NO_LIMITS

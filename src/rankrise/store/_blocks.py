@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CHECKSUM = b"crc32"
 _MARK = b"\xff\xff\xff\xff"  # every message of an Arrow stream begins with this mark
 _BYTES_PER_ROW = 128  # a stream may have this many bytes for each allowed row; full blocks have about 50
+_MOST_CHUNKS = 64  # of the table of a tail; more make every question to it slow
 _MOST_TRIES = 64  # how often the reader looks for a whole block after a torn one
 
 
@@ -127,9 +128,73 @@ def read_stream(folder: UntrustedFolder, name: str, *, most_rows: int | None = N
     """
     import pyarrow as pa
 
-    most_bytes = None if most_rows is None else _BYTES_PER_ROW * most_rows + 2**20
-    data = folder.read(name, most_bytes=most_bytes)
+    data = folder.read(name, most_bytes=_most_bytes(most_rows))
     reader = _Reader(data, folder.show(name), most_rows)
+    num_torn = _read_blocks(reader, data)
+    table = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
+    return StreamContents(table, len(data) - reader.end, num_torn)
+
+
+class StreamTail:
+    """Reads a stream again and again, each time only the blocks that were added.
+
+    Args:
+        folder: The run.
+        name: The file.
+        most_rows: As for `read_stream`.
+    """
+
+    def __init__(self, folder: UntrustedFolder, name: str, *, most_rows: int | None = None) -> None:
+        self._folder, self._name, self._most_rows = folder, name, most_rows
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._file: tuple[int, int] | None = None  # device and inode
+        self._head = b""  # the schema, which comes before the first block
+        self._end = 0  # where the last good block ends
+        self._table = schema().empty_table()
+
+    def read(self) -> "pa.Table":
+        """Return all rows so far. A file that was replaced, as on resuming, or cut, is read from its beginning.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            UntrustedInputError: As for `read_stream`.
+        """
+        with self._folder.open(self._name, most_bytes=_most_bytes(self._most_rows)) as file:
+            status = os.fstat(file.fileno())
+            if self._file != (status.st_dev, status.st_ino) or status.st_size < self._end:
+                self._start_over()
+                self._file = status.st_dev, status.st_ino
+            file.seek(self._end)
+            new = file.read(max(0, status.st_size - self._end))
+        if new:
+            self._add(new)
+        return self._table
+
+    def _add(self, new: bytes) -> None:
+        import pyarrow as pa
+
+        data = self._head + new
+        left = None if self._most_rows is None else self._most_rows - self._table.num_rows
+        reader = _Reader(data, self._folder.show(self._name), left, goes_on=bool(self._head))
+        reader.end = len(self._head)
+        _read_blocks(reader, data)
+        self._end += reader.end - len(self._head)
+        if not self._head:
+            self._head = data[: reader.head]
+        if reader.blocks:
+            table = pa.concat_tables([self._table, pa.Table.from_batches(reader.blocks, schema=schema())])
+            is_scattered = table["step"].num_chunks > _MOST_CHUNKS
+            self._table = table.combine_chunks() if is_scattered else table
+
+
+def _most_bytes(most_rows: int | None) -> int | None:
+    return None if most_rows is None else _BYTES_PER_ROW * most_rows + 2**20
+
+
+def _read_blocks(reader: "_Reader", data: bytes) -> int:
+    """Read all good blocks, also those after torn ones; return the number of torn ones."""
     reader.read_from(0, data)
     num_torn, num_halves = 0, 0
     begin = reader.end
@@ -140,19 +205,18 @@ def read_stream(folder: UntrustedFolder, name: str, *, most_rows: int | None = N
         num_halves += 1
         if reader.read_from(begin, data[: reader.head] + data[begin:]):
             num_torn, num_halves, begin = num_torn + num_halves, 0, reader.end
-    table = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
-    return StreamContents(table, len(data) - reader.end, num_torn)
+    return num_torn
 
 
 class _Reader:
-    """Collects the good blocks of a stream."""
+    """Collects the good blocks of a stream; with `goes_on` there may be none, because others were read before."""
 
-    def __init__(self, data: bytes, where: str, most_rows: int | None) -> None:
+    def __init__(self, data: bytes, where: str, most_rows: int | None, *, goes_on: bool = False) -> None:
         self.blocks: list[pa.RecordBatch] = []
         self.head = 0  # length of the schema, which comes before the first block
         self.end = 0  # where the last good block ends
         self._num_rows = 0
-        self._data, self._where, self._most_rows = data, where, most_rows
+        self._data, self._where, self._most_rows, self._goes_on = data, where, most_rows, goes_on
 
     def read_from(self, begin: int, stream: bytes) -> bool:
         """Read blocks of a stream whose first block lies at `begin` of the file. Return whether one of them is good."""
@@ -183,7 +247,7 @@ class _Reader:
             KeyError,
             ValueError,
         ) as error:  # Arrow raises any of these for a stream that was cut
-            if not self.blocks:
+            if not self.blocks and not self._goes_on:
                 raise UntrustedInputError(
                     f"{self._where} must be the Arrow stream of a run; {show(error)}. Restore it, or drop the run."
                 ) from error

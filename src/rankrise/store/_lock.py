@@ -3,12 +3,15 @@
 import errno
 import gc
 import os
+import time
 import weakref
 from pathlib import Path
 
 from rankrise.store._untrusted import UntrustedFolder, show
 
 _NAME = ".lock"
+_MOST_TRIES = 5
+_PAUSE = 0.01  # seconds; `is_locked` holds the lock for less than a thousandth of that
 
 
 class RunBusyError(ValueError):
@@ -61,14 +64,18 @@ class RunLock:
 
 
 def _take(descriptor: int) -> bool:
-    """Lock the file if nobody else has it."""
+    """Lock the file if nobody else has it; a reader that asks `is_locked` has it for an instant, so try again then."""
     import fcntl
 
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    for is_last in [False] * (_MOST_TRIES - 1) + [True]:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not is_last:
+                time.sleep(_PAUSE)
+        else:
+            return True
+    return False
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
@@ -77,12 +84,21 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
     Raises:
         ValueError: The lock file is a link or not a regular file.
     """
+    try:
+        with UntrustedFolder(path) as folder:
+            return is_locked_in(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def is_locked_in(folder: UntrustedFolder) -> bool:
+    """Whether some process is writing the run in an open folder; refusals are those of `is_locked`."""
     import fcntl
 
     try:
-        with UntrustedFolder(path) as folder, folder.open(_NAME) as file:
+        with folder.open(_NAME) as file:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return False
     except BlockingIOError:
         return True

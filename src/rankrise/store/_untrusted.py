@@ -137,6 +137,15 @@ class UntrustedFolder:
         except (FileNotFoundError, UntrustedInputError):
             return False
 
+    def stamp(self, name: str) -> tuple[int, int, int]:
+        """Inode, size and time of change of an entry, which tell whether it has changed; zeros if there is none."""
+        try:
+            with self._parent(name) as (parent, last):
+                found = os.stat(last, dir_fd=parent, follow_symlinks=False)
+        except (FileNotFoundError, UntrustedInputError):
+            return 0, 0, 0
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
     def open(self, name: str, *, most_bytes: int | None = None) -> BinaryIO:
         """Open a regular file for reading.
 
