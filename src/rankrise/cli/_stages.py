@@ -78,9 +78,8 @@ def stages(
     times: StageTimes | None = None
     if logs:
         u0, v0 = theory.gaussian_start(net.num_weights, seed=seed)
-        last = float(found.times[-1]) if len(found.times) else 1.0
         times = theory.stage_times(
-            net, u0, v0, log10_alphas=logs, t_end=1.5 * last if t_end is None else t_end, stages=found, predict=predict,
+            net, u0, v0, log10_alphas=logs, t_end=t_end, stages=found, predict=predict,
             on_alpha=lambda value: report(f"flow at α = {_power(value)} done"),
         )  # fmt: skip
     stage_rows, time_rows = _stage_rows(label, found), _time_rows(label, times, predict)

@@ -191,3 +191,47 @@ def test_errors_of_a_flow() -> None:
         flow.at(torch.tensor([2.0]))
     with pytest.raises(ValueError, match=r"`threshold` must be positive; got 0"):
         theory.activation_times(flow, 0.0)
+
+
+def test_alpha_is_the_same_as_its_logarithm() -> None:
+    net, start = theory.linear(torch.eye(2), torch.tensor([2.0, 4.0])), ([1.0, 2.0], [0.5, 1.0])
+    by_log = theory.solve_flow(net, *start, log10_alpha=-32.0, t_end=1.5)
+    assert torch.equal(theory.solve_flow(net, *start, alpha=1e-32, t_end=1.5).products, by_log.products)
+    assert theory.incremental_stages(net, *start, alpha=1e-32).log10_alpha == -32.0
+    assert theory.stage_times(net, *start, alphas=[1e-32], predict=False).log10_alphas == (-32.0,)
+    run = theory.descend(net, *start, alpha=1e-3, learning_rate=0.1, num_steps=1)
+    assert run.log10_alpha == -3.0
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        ({}, "`alpha` or `log10_alpha` must be given, and not both"),
+        ({"alpha": 1e-8, "log10_alpha": -8}, "must be given, and not both; got alpha=1e-08 and log10_alpha=-8"),
+        ({"alpha": 2.0}, "`alpha` must lie between 0 and 1; got 2.0"),
+        ({"alpha": 0.0}, "below 1e-300 pass log10_alpha=-1000"),
+    ],
+)
+def test_scales_that_are_no_scale(scales: dict[str, float], message: str) -> None:
+    net = theory.linear(torch.eye(2), torch.tensor([2.0, 4.0]))
+    with pytest.raises(ValueError, match=message):
+        theory.solve_flow(net, [1.0, 2.0], [0.5, 1.0], t_end=1.0, **scales)
+    with pytest.raises(ValueError, match="`alphas` or `log10_alphas` must be given, and not both"):
+        theory.stage_times(net, [1.0, 2.0], [0.5, 1.0])
+
+
+@pytest.mark.parametrize("log10_alpha", [-8, -1000])
+def test_a_flow_without_an_end_in_time_shows_every_stage(log10_alpha: float) -> None:
+    task = theory.teacher_task(samples=100, tokens=5, dim=3, seed=1)
+    net = theory.attention_head(task.x, task.y)
+    flow = theory.solve_flow(net, *theory.gaussian_start(6, seed=1), log10_alpha=log10_alpha)
+    last = float(theory.activation_times(flow).max())
+    assert flow.status is theory.Status.FINISHED
+    assert float(flow.losses[-1]) < 1e-10 * float(flow.losses[0])
+    assert last < float(flow.times[-1]) < 2 * last
+
+
+def test_a_flow_without_an_end_in_time_stops_where_nothing_pulls() -> None:
+    flow = theory.solve_flow(theory.linear(torch.eye(2), torch.zeros(2)), [1.0, 2.0], [0.5, 1.0], alpha=1e-8)
+    assert flow.status is theory.Status.FINISHED
+    assert float(flow.times[-1]) == pytest.approx(1.0)

@@ -25,6 +25,7 @@ from rankrise.theory.diagonal._coordinates import (
     log_inverse_alpha,
     log_products,
     orient,
+    resolve_log10_alpha,
     to_tensor,
 )
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
@@ -63,6 +64,7 @@ def incremental_stages(
     u0: ArrayLike | None = None,
     v0: ArrayLike | None = None,
     *,
+    alpha: float | None = None,
     log10_alpha: float | None = None,
     threshold: float = 1e-3,
     t_end: float = math.inf,
@@ -85,9 +87,10 @@ def incremental_stages(
 
     Args:
         net: The network.
-        u0: u before the factor α; with v0 and log10_alpha, for the finite-α form.
+        u0: u before the factor α; with v0 and α, for the finite-α form.
         v0: v before the factor α.
-        log10_alpha: log10 α, negative.
+        alpha: α, between 0 and 1; either this or log10_alpha.
+        log10_alpha: log10 α, negative, of any size.
         threshold: |q| at which a coordinate counts as active; finite-α form only.
         t_end: Leave out stages after this rescaled time; the status says if there are any.
         max_stages: Stop after this many stages; 4p if None.
@@ -108,6 +111,7 @@ def incremental_stages(
     Reference: Boix-Adsera et al., "Transformers learn through gradual rank increase", NeurIPS 2023, Algorithm 1.
     """
     p = net.num_weights
+    log10_alpha = None if alpha is None and log10_alpha is None else resolve_log10_alpha(alpha, log10_alpha)
     given = [name for name, value in (("u0", u0), ("v0", v0), ("log10_alpha", log10_alpha)) if value is not None]
     if max_stages is not None and max_stages < 0:
         raise ValueError(f"`max_stages` must be zero or positive; got {max_stages}: pass None to run to the end.")
@@ -122,7 +126,7 @@ def incremental_stages(
         clock = _Clock(inverse, start.log_w - inverse, start.log_w_hat - inverse, threshold=threshold)
     else:
         raise ValueError(
-            f"`u0`, `v0` and `log10_alpha` must be given together; got only {', '.join(given)}: "
+            f"`u0`, `v0` and α (`alpha` or `log10_alpha`) must be given together; got only {', '.join(given)}: "
             "pass all three for the finite-α form, none for the limit."
         )
     return _Run(net, clock, log10_alpha, t_end, 4 * p if max_stages is None else max_stages, on_stage).stages()

@@ -6,6 +6,7 @@ Symbols:
     order       r in max_k |time - T_k| ≈ C A^-r, by least squares of logarithms
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from rankrise.theory._tasks import ArrayLike
 from rankrise.theory.diagonal._algorithm import incremental_stages
-from rankrise.theory.diagonal._coordinates import log_inverse_alpha
+from rankrise.theory.diagonal._coordinates import log_inverse_alpha, resolve_log10_alpha
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._flow import activation_times, solve_flow
 from rankrise.theory.diagonal._stage_records import Stages
@@ -88,8 +89,9 @@ def stage_times(
     u0: ArrayLike,
     v0: ArrayLike,
     *,
-    log10_alphas: Sequence[float],
-    t_end: float,
+    alphas: Sequence[float] | None = None,
+    log10_alphas: Sequence[float] | None = None,
+    t_end: float | None = None,
     threshold: float = 1e-3,
     rtol: float = 1e-3,
     stages: Stages | None = None,
@@ -102,8 +104,10 @@ def stage_times(
         net: The network.
         u0: As for `solve_flow`.
         v0: As for `solve_flow`.
-        log10_alphas: Values of log10 α, all negative.
-        t_end: Rescaled time; the table has the coordinates that activate before it in the limit.
+        alphas: Values of α, between 0 and 1; either this or log10_alphas.
+        log10_alphas: Values of log10 α, all negative, of any size.
+        t_end: Rescaled time; the table has the coordinates that activate before it in the limit. If None, 1.5 times
+            the last stage of the limit.
         threshold: |q_i| that a coordinate must pass.
         rtol: As for `solve_flow`.
         stages: The limit, if already known.
@@ -118,9 +122,19 @@ def stage_times(
     >>> table.coordinates, table.in_order, round(table.order, 2)
     ((1, 0), (True, True, True), 1.0)
     """
+    if alphas is not None and log10_alphas is None:
+        log10_alphas = [resolve_log10_alpha(float(value), None) for value in alphas]
+    elif alphas is not None or log10_alphas is None:
+        raise ValueError(
+            f"`alphas` or `log10_alphas` must be given, and not both; got {alphas} and {log10_alphas}: "
+            "pass for instance alphas=[1e-8, 1e-32]."
+        )
     if len(log10_alphas) == 0:
         raise ValueError("`log10_alphas` must hold at least one value; got none: pass for instance [-8, -32].")
-    stages = incremental_stages(net, t_end=t_end) if stages is None else stages
+    if stages is None:
+        stages = incremental_stages(net, t_end=math.inf if t_end is None else t_end)
+    if t_end is None:
+        t_end = 1.5 * float(stages.times[-1]) if len(stages.times) else 1.0
     first = stages.activation_times()
     coordinates = [i for i in torch.argsort(first, stable=True).tolist() if first[i] <= t_end]
     measured, predicted, gradients, columns = [], [], [], []

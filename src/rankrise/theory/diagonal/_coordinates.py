@@ -74,6 +74,27 @@ def orient(net: DiagonalNetwork, u0: ArrayLike, v0: ArrayLike) -> Start:
     return Start(np.log(sign * (u + v)), np.log(sign * (u - v)), swapped, sign)
 
 
+def resolve_log10_alpha(alpha: float | None, log10_alpha: float | None) -> float:
+    """Return log10 α from whichever of the two a caller gave.
+
+    Raises:
+        ValueError: If both or neither are given, or α is not between 0 and 1.
+
+    >>> resolve_log10_alpha(1e-32, None), resolve_log10_alpha(None, -1000)
+    (-32.0, -1000)
+    """
+    if alpha is None and log10_alpha is not None:
+        return log10_alpha
+    if alpha is None or log10_alpha is not None:
+        raise ValueError(
+            f"`alpha` or `log10_alpha` must be given, and not both; got alpha={alpha} and log10_alpha={log10_alpha}: "
+            "pass alpha=1e-32, or log10_alpha=-1000 for an α that no float holds."
+        )
+    if not 0 < alpha < 1:
+        raise ValueError(f"`alpha` must lie between 0 and 1; got {alpha}: below 1e-300 pass log10_alpha=-1000 instead.")
+    return math.log10(alpha)
+
+
 def log_inverse_alpha(log10_alpha: float) -> float:
     """Return A = log(1/α) from log10 α.
 

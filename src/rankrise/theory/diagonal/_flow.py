@@ -18,12 +18,23 @@ from torch import Tensor
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
-from rankrise.theory.diagonal._coordinates import Start, log_inverse_alpha, log_products, orient, to_tensor
+from rankrise.theory.diagonal._coordinates import (
+    Start,
+    log_inverse_alpha,
+    log_products,
+    orient,
+    resolve_log10_alpha,
+    to_tensor,
+)
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Piece, products_at
 
 # A product below this part of rtol does not move g noticeably: its growth is followed, its effect on g is left out.
 FELT = 1e-4
+_AT_REST = 1e-4  # a flow without an end in time stops once every |g| is below this part of the largest at its start
+_STRIDE = 1.25  # each of its steps ends before this multiple of the time at which it begins
+_AFTER_REST = 1.1  # and goes on until this multiple of the time, so that a plot shows the last plateau
+_HORIZON = 1e6  # the longest such flow, in times that the first activation may take
 _ULPS = 1e-14  # a time may lie past the end by this much, which is rounding
 
 
@@ -101,13 +112,14 @@ def solve_flow(
     u0: ArrayLike,
     v0: ArrayLike,
     *,
-    log10_alpha: float,
-    t_end: float,
+    alpha: float | None = None,
+    log10_alpha: float | None = None,
+    t_end: float | None = None,
     rtol: float = 1e-3,
     max_steps: int = 20_000,
     on_step: Callable[[float], None] | None = None,
 ) -> Flow:
-    """Integrate the gradient flow from α θ0 to rescaled time t_end.
+    """Integrate the gradient flow from α θ0 to rescaled time t_end, or until nothing moves any more.
 
     In the coordinate s the flow is ds/dt = g(q(s)). Near a point g is almost linear in q, and q(s) is known exactly, so
     each step solves ds/dt = g_0 - H (q(s) - q_0) to full accuracy with a stiff method that costs no gradients, then
@@ -118,8 +130,10 @@ def solve_flow(
         net: The network.
         u0: u before the factor α, (p,).
         v0: v before the factor α, (p,), with |u0| ≠ |v0| in each coordinate.
-        log10_alpha: log10 α, negative.
-        t_end: Rescaled time at which to stop.
+        alpha: α, between 0 and 1; either this or log10_alpha.
+        log10_alpha: log10 α, negative, of any size.
+        t_end: Rescaled time at which to stop. If None, the flow stops once no |g_i| is above 1e-4 of the largest at
+            the start, plus a tenth of that time.
         rtol: Tolerance of log w in one step: absolute for active coordinates, relative to a fiftieth of the distance
             to activity for the others. At 1e-3 activation times are usually right to 1e-4 to 1e-3; halve it to check.
         max_steps: Largest number of steps tried.
@@ -136,22 +150,30 @@ def solve_flow(
     >>> flow = solve_flow(net, torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.0]), log10_alpha=-1000000, t_end=1.5)
     >>> flow.status.value, [round(q, 6) for q in flow.products[-1].tolist()]
     ('finished', [2.0, 4.0])
+    >>> round(float(solve_flow(net, [1.0, 2.0], [0.5, 1.0], alpha=1e-32).times[-1]), 1)
+    1.2
     """
-    if not (math.isfinite(t_end) and t_end > 0):
-        raise ValueError(f"`t_end` must be positive and finite; got {t_end}: pass a rescaled time such as 2.5.")
+    if t_end is not None and not (math.isfinite(t_end) and t_end > 0):
+        raise ValueError(
+            f"`t_end` must be positive and finite; got {t_end}: pass a rescaled time such as 2.5, or leave it out."
+        )
     if not 1e-10 <= rtol < 1:
         raise ValueError(
             f"`rtol` must lie in [1e-10, 1); got {rtol}: 1e-3 gives activation times "
             "usually to 1e-4 to 1e-3; halve it to check."
         )
+    log10_alpha = resolve_log10_alpha(alpha, log10_alpha)
     inverse = log_inverse_alpha(log10_alpha)
     start = orient(net, u0, v0)
     wall = 0.5 * math.log(4 * FELT * rtol)
     integrator = Integrator(net, start.log_w - inverse, start.log_w_hat - inverse, wall=wall, rtol=rtol)
     rows, pieces = [_row(integrator)], []
     status = Status.FINISHED
-    while integrator.t < t_end * inverse:
-        piece = integrator.step(t_end * inverse, max_steps)
+    scale = float(np.abs(integrator.gradient).max())
+    stop = t_end * inverse if t_end is not None else inverse if scale == 0 else math.inf
+    while integrator.t < stop:
+        reach = stop if stop < math.inf else max(_STRIDE * integrator.t, inverse / scale)
+        piece = integrator.step(reach, max_steps)
         if piece is None:
             status = Status.MAX_STEPS if integrator.num_steps >= max_steps else Status.STALLED
             break
@@ -162,9 +184,15 @@ def solve_flow(
         if float(np.abs(integrator.products).max()) > ENDLESS:
             status = Status.UNBOUNDED
             break
+        if stop == math.inf:
+            if float(np.abs(integrator.gradient).max()) <= _AT_REST * scale:
+                stop = _AFTER_REST * integrator.t
+            elif integrator.t > _HORIZON * inverse / scale:
+                status = Status.T_END
+                break
     times, log_w, log_w_hat, losses, gradients = (np.array(column) for column in zip(*rows, strict=True))
     times = times / inverse
-    if status is Status.FINISHED:
+    if status is Status.FINISHED and t_end is not None:
         times[-1] = t_end  # exactly, without a rounding error
     return Flow(
         times=to_tensor(times),

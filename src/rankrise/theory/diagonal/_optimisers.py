@@ -17,6 +17,7 @@ from torch import Tensor
 from rankrise._arguments import did_you_mean
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
+from rankrise.theory.diagonal._coordinates import resolve_log10_alpha
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 
 _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -63,7 +64,8 @@ def descend(
     u0: ArrayLike,
     v0: ArrayLike,
     *,
-    log10_alpha: float,
+    alpha: float | None = None,
+    log10_alpha: float | None = None,
     learning_rate: float,
     num_steps: int,
     optimiser: str = "gd",
@@ -82,7 +84,8 @@ def descend(
         net: The network.
         u0: θ0, before the factor α, (p,).
         v0: θ0, before the factor α, (p,).
-        log10_alpha: log10 of the scale α of the initialisation, from -300 to below 0.
+        alpha: The scale α of the initialisation, from 1e-300 to below 1; either this or log10_alpha.
+        log10_alpha: log10 α, from -300 to below 0.
         learning_rate: η.
         num_steps: Number of steps to take.
         optimiser: "gd", "sgd" or "adam".
@@ -103,7 +106,7 @@ def descend(
     >>> [round(q, 4) for q in run.products[-1].tolist()], run.status.value
     ([2.0, 4.0], 'finished')
     """
-    u0, v0 = as_data("u0", u0), as_data("v0", v0)
+    u0, v0, log10_alpha = as_data("u0", u0), as_data("v0", v0), resolve_log10_alpha(alpha, log10_alpha)
     _check(net, u0, v0, log10_alpha, learning_rate, num_steps, optimiser, every, weight_decay, batch_size)
     gradients = _gradients(net, batch_size if optimiser == "sgd" else None, seed)
     theta = (10.0**log10_alpha * torch.stack([u0.double(), v0.double()]).to(net.device)).requires_grad_()
