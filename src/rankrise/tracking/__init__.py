@@ -1,7 +1,8 @@
 """Watch the rank rise in any PyTorch transformer, in any training loop.
 
 `RankTracker` is the whole interface of a training loop; `rankrise.tracking.integrations` adapts it to HF Trainer and
-Lightning. A `Quantity` measures the weights, a `Probe` gradients and activations; both give a `Measurement`.
+Lightning. A `Quantity` measures the weights, a `Probe` gradients and activations; both give a `Measurement`. Probes
+for any model are in `rankrise.tracking.probes`.
 """
 
 from rankrise.tracking._afterwards import final_overlap as final_overlap
@@ -38,3 +39,4 @@ from rankrise.tracking._summary import layer_summary as layer_summary
 from rankrise.tracking._tracked_run import Exist as Exist
 from rankrise.tracking._tracked_run import RunDirectoryError as RunDirectoryError
 from rankrise.tracking._tracker import RankTracker as RankTracker
+from rankrise.tracking.probes import EntropyProbe as EntropyProbe

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rankrise.gauges import is_watched
 from rankrise.lab.models._configs import Activation, GPTConfig, ToyHeadConfig, ViTConfig
 from rankrise.lab.models._short_attention import is_short, short_attention
 
@@ -38,7 +39,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (B, T, d) to (B, T, d)."""
         qkv = self.qkv(x).view(*x.shape[:2], 3, self.num_heads, self.head_dim)  # (B, T, 3, H, r)
-        if is_short(qkv) and not self.is_causal:
+        if is_short(qkv) and not self.is_causal and not is_watched():
             heads = short_attention(qkv)  # (B, T, H, r)
         else:
             q, k, v = qkv.transpose(1, 3).unbind(2)  # (B, H, T, r)
@@ -54,10 +55,14 @@ class Attention(nn.Module):
         kv = F.linear(x, self.qkv.weight[rows:], None if bias is None else bias[rows:])
         q = q.view(-1, 1, self.num_heads, self.head_dim)  # (B, 1, H, r)
         k, v = kv.view(*x.shape[:2], 2, self.num_heads, self.head_dim).unbind(2)  # (B, T, H, r)
-        # Sums replace the matrix products: with one query they read k and v once and need no copy of them.
-        wide = torch.promote_types(v.dtype, torch.float32)
-        scores = (q.to(wide) * k.to(wide)).sum(-1, keepdim=True) * self.head_dim**-0.5  # (B, T, H, 1)
-        heads = (scores.softmax(1) * v.to(wide)).sum(1, keepdim=True).to(v.dtype)  # (B, 1, H, r)
+        if is_watched():
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, 1 or T, r)
+            heads = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        else:
+            # Sums replace the matrix products: with one query they read k and v once and need no copy of them.
+            wide = torch.promote_types(v.dtype, torch.float32)
+            scores = (q.to(wide) * k.to(wide)).sum(-1, keepdim=True) * self.head_dim**-0.5  # (B, T, H, 1)
+            heads = (scores.softmax(1) * v.to(wide)).sum(1, keepdim=True).to(v.dtype)  # (B, 1, H, r)
         out: Tensor = self.proj(heads.flatten(-2))
         return out
 

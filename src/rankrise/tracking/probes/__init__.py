@@ -1,0 +1,3 @@
+"""Probes for any model: what they read becomes rows of the table, like the ranks."""
+
+from rankrise.tracking.probes._entropy import EntropyProbe as EntropyProbe
