@@ -13,6 +13,8 @@ _EXTRAS = {
     "matplotlib": _Extra("matplotlib", "plot"),
     "jinja2": _Extra("jinja2", "report"),
     "plotly": _Extra("plotly", "report"),
+    "starlette": _Extra("starlette", "serve"),
+    "uvicorn": _Extra("uvicorn", "serve"),
     "PIL": _Extra("pillow", "images"),
     "transformers": _Extra("transformers", "hf"),
     "huggingface_hub": _Extra("huggingface_hub", "hf"),

@@ -1,0 +1,209 @@
+"""The runs below a folder, as a list that is cheap to make again: only what has changed is read."""
+
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rankrise.store import RunFollower, UntrustedFolder, UntrustedInputError, is_part, read_json, show
+
+_MANIFEST = "MANIFEST.json"
+_FILES = (_MANIFEST, "spec.json", "metrics.arrows", "metrics.parquet")
+_VERDICTS = "verdicts.json"
+_MOST_LEVELS = 6  # of folders below the one that is served
+_MOST_VERDICTS = 2000
+_MOST_VERDICT_BYTES = 2**24
+
+Stamp = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One run of the list.
+
+    Attributes:
+        id: What the page calls the run: a hash of its path, so that no path ever comes back from a page.
+        path: The path of its folder relative to the folder that is served; empty for that folder itself.
+        state: "finished", "running", "stopped" or "damaged".
+        problem: Why the run is damaged, in a sentence; otherwise empty.
+        experiment: The name of the experiment; empty for a run of anyone's own loop.
+        num_layers: Number of layers with attention that are tracked.
+        num_heads: Number of tracked heads of every layer, smallest and largest.
+        changed: When its table was last written, in seconds since 1970.
+    """
+
+    id: str
+    path: str
+    state: str
+    problem: str
+    experiment: str
+    num_layers: int
+    num_heads: tuple[int, int]
+    changed: float
+
+    def to_json(self) -> dict[str, Any]:
+        """What the page reads."""
+        return {
+            "id": self.id,
+            "path": self.path,
+            "state": self.state,
+            "problem": self.problem,
+            "experiment": self.experiment,
+            "layers": self.num_layers,
+            "heads": list(self.num_heads),
+            "changed": round(self.changed, 3),
+        }
+
+
+class Changes(NamedTuple):
+    """What is not as it was at the look before: runs that are new or changed, and the ids of lost runs."""
+
+    changed: list[Listed]
+    gone: list[str]
+
+
+class Catalogue:
+    """The runs below a folder. Links are not followed, and nothing is looked for inside a run.
+
+    Args:
+        root: The folder that is served; it may itself be a run.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._entries: dict[str, Listed] = {}
+        self._stamps: dict[str, Stamp] = {}
+        self._verdicts: list[str] = []  # folders that hold verdicts
+        self._lock = threading.Lock()
+
+    def entries(self) -> list[Listed]:
+        """The runs as they were found last, in the order of their paths."""
+        return [entry for _, entry in sorted(self._entries.items())]
+
+    def find(self, run_id: str) -> Listed | None:
+        """The run that has an id; None if there is none."""
+        return next((entry for entry in list(self._entries.values()) if entry.id == run_id), None)
+
+    def open(self, entry: Listed) -> RunFollower:
+        """Open a run through the served folder, so that a link on the way is refused.
+
+        Raises:
+            OSError: The run is gone.
+            UntrustedInputError: A part of its path became a link.
+        """
+        return RunFollower(self._folder(entry.path))
+
+    def refresh(self) -> Changes:
+        """Look for runs that are new, changed or gone."""
+        with self._lock:
+            stamps, verdicts = self._walk()
+            before = self._entries
+            entries = {path: self._entry(path, stamp) for path, stamp in stamps.items()}
+            self._entries, self._stamps, self._verdicts = entries, stamps, verdicts
+            changed = [entry for path, entry in entries.items() if before.get(path) is not entry]
+            return Changes(changed, [entry.id for path, entry in before.items() if path not in entries])
+
+    def verdicts(self) -> list[dict[str, str]]:
+        """What was found of the claims, where somebody judged some: the fields of the page, as text."""
+        found: list[dict[str, str]] = []
+        for path in self._verdicts:
+            try:
+                with self._folder(path) as folder:
+                    records = read_json(folder, _VERDICTS) if _is_small(folder) else []
+            except (OSError, UntrustedInputError):
+                continue
+            found += [_verdict(path, record) for record in records if isinstance(record, dict)]
+        return found[:_MOST_VERDICTS]
+
+    def _folder(self, path: str) -> UntrustedFolder:
+        root = UntrustedFolder(self.root)
+        if not path:
+            return root
+        with root:
+            return root.folder(path)
+
+    def _walk(self) -> tuple[dict[str, Stamp], list[str]]:
+        """The stamps of all runs by path, and the folders that hold verdicts."""
+        found: dict[str, Stamp] = {}
+        verdicts: list[str] = []
+        for path, folder, names in _folders(self.root, "", _MOST_LEVELS):
+            if _MANIFEST in names:
+                found[path] = tuple(_stamp(folder, name) if name in names else (0, 0, 0) for name in _FILES)
+            if _VERDICTS in names:
+                verdicts.append(path)
+        return found, verdicts
+
+    def _entry(self, path: str, stamp: Stamp) -> Listed:
+        """The entry of a run: the one before if nothing has changed."""
+        before = self._entries.get(path)
+        is_same = before is not None and self._stamps.get(path) == stamp
+        if before is not None and is_same and before.state in ("finished", "damaged"):
+            return before
+        entry = self._read(path, stamp)
+        if before is not None and is_same and before.state == entry.state:  # nobody has stopped or resumed it
+            return before
+        return entry
+
+    def _read(self, path: str, stamp: Stamp) -> Listed:
+        changed = max(nanoseconds for _, _, nanoseconds in stamp) / 1e9
+        state, problem, experiment, heads = "damaged", "", "", []
+        try:
+            with self._folder(path) as folder:
+                follower = RunFollower(folder)
+                spec, _ = follower.head()
+                state = follower.state()
+        except (OSError, ValueError) as error:
+            problem = " ".join(show(error).split())
+        else:
+            heads = [layer["num_heads"] for layer in spec.get("layers", [])]
+            experiment = str(spec.get("config", {}).get("experiment", ""))[:200]
+        span = (min(heads, default=0), max(heads, default=0))
+        run_id = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+        return Listed(run_id, path, state, problem, experiment, len(heads), span, changed)
+
+
+def _folders(folder: Path, path: str, levels: int) -> Iterator[tuple[str, Path, set[str]]]:
+    """Every folder: its path below the root, itself, and the names of its regular files; not those inside a run."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = list(scan)
+        files = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+        inner = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:  # it was removed just now, or may not be read
+        return
+    yield path, folder, files
+    if _MANIFEST in files or not levels:
+        return
+    for name in inner:
+        if is_part(name):  # a name that is no text in UTF-8 cannot be shown
+            yield from _folders(folder / name, f"{path}/{name}" if path else name, levels - 1)
+
+
+def _stamp(folder: Path, name: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(folder / name, follow_symlinks=False)
+    except OSError:
+        return 0, 0, 0
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else (0, 0, 0)
+
+
+def _is_small(folder: UntrustedFolder) -> bool:
+    return folder.stamp(_VERDICTS)[1] <= _MOST_VERDICT_BYTES
+
+
+def _verdict(path: str, record: dict[str, Any]) -> dict[str, str]:
+    claim = record.get("claim")
+    parts = claim if isinstance(claim, dict) else {}
+    runs = record.get("runs")
+    names = [str(name) for name in runs] if isinstance(runs, list) else []
+    return {
+        "folder": path,
+        "verdict": str(record.get("verdict", ""))[:40],
+        "claim": str(parts.get("statement", ""))[:500],
+        "reason": str(record.get("reason", ""))[:500],
+        "runs": " ".join(names)[:2000],
+    }

@@ -1,0 +1,173 @@
+"""One run as JSON values for the page: curves with a few hundred points however long the run is, heads, stages."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rankrise.runs import Array, Curve, NotMeasurable, RunData, RunStage, layer_means
+from rankrise.view._json import short
+
+_MOST_POINTS = 400  # of a curve
+_MOST_SCALARS = 12  # that the user recorded
+_MOST_HEADS = 4096  # of the heat map
+_MOST_SPECTRA = 200  # steps that the scrubber goes through
+_MOST_VALUES = 128  # singular values of a spectrum
+_MOST_TOLD = 200  # stages, alerts and notes
+_CIRCUITS = ("kq", "vo")
+_QUANTITIES = ("stable_rank", "effective_rank", "frobenius_norm", "spectral_norm")
+
+
+def snapshot(run: RunData, state: str, stages: Sequence[RunStage] | None) -> dict[str, Any]:
+    """What the page shows of a run.
+
+    Args:
+        run: The run.
+        state: "finished", "running" or "stopped".
+        stages: The stages; None if they have not been looked for yet.
+    """
+    steps = run.table["step"].to_numpy()
+    heads, heads_missing = _heads(run)
+    return {
+        "source": run.source,
+        "experiment": str(run.config.get("experiment", "")),
+        "state": state,
+        "rows": run.table.num_rows,
+        "firstStep": int(steps.min()) if len(steps) else None,
+        "lastStep": int(steps.max()) if len(steps) else None,
+        "numLayers": len(run.tracked_layers),
+        "scalars": _scalars(run),
+        "curves": {name: found for name in _QUANTITIES if (found := _layers(run, name))},
+        "stages": None if stages is None else [_stage(stage) for stage in stages[:_MOST_TOLD]],
+        "heads": heads,
+        "headsMissing": heads_missing,
+        "spectra": [circuit for circuit in _CIRCUITS if run.has("spectrum", circuit)],
+        "alerts": [alert.sentence for alert in run.alerts()[:_MOST_TOLD]],
+        "notes": list(run.notes[:_MOST_TOLD]),
+    }
+
+
+def spectra(run: RunData, *, circuit: str, layer: int, head: int) -> dict[str, Any]:
+    """The singular values of the change of one head at every step at which they were measured, or at 200 of them.
+
+    Raises:
+        NotMeasurable: The run has no such spectrum.
+    """
+    curve = run.curve("spectrum", circuit=circuit, layer=layer, head=head)
+    values = curve.values.reshape(len(curve.steps), -1)[:, :_MOST_VALUES]
+    kept = np.unique(np.linspace(0, len(curve.steps) - 1, min(_MOST_SPECTRA, len(curve.steps))).astype(int))
+    return {"steps": _numbers(curve.steps[kept]), "values": [_numbers(row) for row in values[kept]]}
+
+
+def thinned(steps: Array, values: Array, most: int = _MOST_POINTS) -> tuple[Array, Array, Array, Array]:
+    """A curve (S, ...) of at most `most` points: steps, and mean, smallest and largest value of neighbouring samples.
+
+    What is not finite is left out; a point of which nothing is left is NaN.
+
+    >>> thinned(np.arange(4.0), np.array([1.0, 3.0, np.nan, 9.0]), most=2)[1:]
+    (array([2., 9.]), array([1., 9.]), array([3., 9.]))
+    """
+    if len(steps) <= most:
+        return steps, values, values, values
+    edges = np.linspace(0, len(steps), most + 1).astype(np.int64)
+    there = np.isfinite(values)
+    counts = np.add.reduceat(there, edges[:-1], axis=0, dtype=np.int64)
+    total = np.add.reduceat(np.where(there, values, 0.0), edges[:-1], axis=0)
+    low = np.minimum.reduceat(np.where(there, values, np.inf), edges[:-1], axis=0)
+    high = np.maximum.reduceat(np.where(there, values, -np.inf), edges[:-1], axis=0)
+    mean = np.divide(total, counts, out=np.full(total.shape, np.nan), where=counts > 0)
+    # the last step of each block, so that the curve ends where the run does
+    return steps[edges[1:] - 1], mean, np.where(counts > 0, low, np.nan), np.where(counts > 0, high, np.nan)
+
+
+def _scalars(run: RunData) -> dict[str, Any]:
+    """The curves of numbers that belong to no layer, the loss first."""
+    import pyarrow.compute as pc
+
+    table = run.table
+    is_scalar = pc.and_(
+        pc.equal(table["layer"], -1), pc.and_(pc.equal(table["index"], -1), pc.equal(table["head"], -1))
+    )
+    part = table.filter(pc.and_(is_scalar, pc.equal(table["circuit"], "")))
+    names = pc.unique(part["quantity"]).to_pylist()
+    found = {}
+    for name in sorted(names, key=lambda name: (name not in ("loss", "train_loss"), name))[:_MOST_SCALARS]:
+        curve = run.curve(name, circuit="")
+        if curve.values.ndim == 1:
+            steps, mean, low, high = thinned(curve.steps, curve.values)
+            found[name] = {"steps": _numbers(steps), "values": _numbers(mean), "last": short(float(curve.values[-1]))}
+            if len(steps) < len(curve.steps):
+                found[name] |= {"low": _numbers(low), "high": _numbers(high)}
+    return found
+
+
+def _layers(run: RunData, quantity: str) -> dict[str, Any]:
+    """A quantity of heads by circuit: the mean over the heads of every layer; empty if heads have none."""
+    found = {}
+    for circuit in _CIRCUITS:
+        try:
+            layers, steps, means = layer_means(run, quantity, circuit)
+        except NotMeasurable:
+            continue
+        steps, mean, _, _ = thinned(steps, means)
+        found[circuit] = {
+            "layers": list(layers),
+            "steps": _numbers(steps),
+            "values": [_numbers(column) for column in mean.T],
+        }
+    return found
+
+
+def _heads(run: RunData) -> tuple[list[dict[str, Any]], str]:
+    """The heads from the one that learned most, and why there are none."""
+    try:
+        heads = run.heads()
+    except NotMeasurable as error:
+        return [], str(error)
+    return [
+        {
+            "layer": head.layer,
+            "head": head.head,
+            "learned": short(head.learned),
+            "norms": {name: short(value) for name, value in head.norms.items()},
+            "ranks": {name: short(value) for name, value in head.ranks.items()},
+        }
+        for head in heads[:_MOST_HEADS]
+    ], ""
+
+
+def _stage(stage: RunStage) -> dict[str, Any]:
+    return {
+        "kind": stage.kind,
+        "step": short(stage.step),
+        "start": short(stage.start),
+        "end": short(stage.end),
+        "size": short(stage.size),
+        "confidence": short(stage.confidence),
+        "layer": stage.layer,
+        "circuit": stage.circuit,
+    }
+
+
+def _numbers(values: Array) -> list[float | None]:
+    return [short(float(value)) for value in values]
+
+
+def last_of(curve: Curve) -> float | None:
+    """The last finite mean of a curve, in five digits; None if there is none."""
+    mean = curve.mean()
+    there = mean[np.isfinite(mean)]
+    return short(float(there[-1])) if len(there) else None
+
+
+def summary(run: RunData) -> dict[str, Any]:
+    """What the list shows of a run beside its state: how far it is, its loss, and the mean rank of its heads."""
+    steps = run.table["step"].to_numpy()
+    found: dict[str, Any] = {"step": int(steps.max()) if len(steps) else None, "rows": run.table.num_rows}
+    name = next((name for name in ("loss", "train_loss") if run.has(name)), "")
+    if name and (loss := run.curve(name)).values.ndim == 1:
+        found |= {"loss": last_of(loss), "losses": _numbers(thinned(loss.steps, loss.values, 40)[1])}
+    if run.has("stable_rank", "kq"):
+        rank = run.curve("stable_rank", circuit="kq")
+        found |= {"rank": last_of(rank), "ranks": _numbers(thinned(rank.steps, rank.mean(), 40)[1])}
+    return found

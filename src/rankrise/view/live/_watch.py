@@ -1,0 +1,130 @@
+"""Runs that pages look at: each is read once for all pages, and only what is new of it."""
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankrise.runs import RunData, RunStage
+from rankrise.store import RunFollower, show
+from rankrise.view.live._catalogue import Catalogue
+from rankrise.view.live._snapshot import snapshot, spectra
+
+_REST = 4.0  # after reading a run, as many times as long as that took; a run that is large is read less often
+_STAGE_REST = 10.0  # the same for its stages
+_LEAST_STAGE_REST = 2.0  # seconds
+
+
+@dataclass
+class Watched:
+    """One run that pages look at.
+
+    Attributes:
+        run_id: What pages call the run.
+        num_pages: How many pages look at it now.
+        idle_since: When the last page left.
+    """
+
+    run_id: str
+    catalogue: Catalogue
+    num_pages: int = 0
+    idle_since: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _follower: RunFollower | None = None
+    _seen: object = None
+    _run: RunData | None = None
+    _state: str = ""
+    _stages: tuple[RunStage, ...] | None = None
+    _staged: RunData | None = None  # the snapshot whose stages were found
+    _payload: bytes = b""
+    _free_at: float = 0.0
+    _stages_at: float = 0.0
+
+    def payload(self) -> bytes:
+        """The run as JSON; it is read if it never was."""
+        if not self._payload:
+            self.look()
+        return self._payload
+
+    def look(self) -> bool:
+        """Read the run if it has changed and was not read just now; return whether the payload is new."""
+        with self._lock:
+            begin = time.monotonic()
+            if begin < self._free_at:
+                return False
+            try:
+                if self._follower is None:
+                    self._follower = self._open()
+                seen = (self._follower.stamp(), self._follower.state())
+                if seen == self._seen:
+                    return False
+                followed = self._follower.read()
+                self._state = followed.state
+                self._run = RunData.of_followed(self._path(), followed)
+                self._seen = seen
+                return self._encode()
+            except (OSError, ValueError) as error:
+                self._forget()
+                return self._say({"state": "damaged", "problem": " ".join(show(error).split())})
+            finally:
+                self._free_at = time.monotonic() + _REST * (time.monotonic() - begin)
+
+    def find_stages(self) -> bool:
+        """Look for the stages of what was read last, if that was not done; return whether the payload is new."""
+        with self._lock:
+            run, begin = self._run, time.monotonic()
+            if run is None or run is self._staged or begin < self._stages_at:
+                return False
+        try:
+            stages = run.stages()  # may take seconds, in which pages are answered
+        except ValueError:
+            stages = ()
+        rest = max(_LEAST_STAGE_REST, _STAGE_REST * (time.monotonic() - begin))
+        with self._lock:
+            self._stages_at = time.monotonic() + rest
+            self._staged, self._stages = run, stages
+            return self._run is not None and self._encode()
+
+    def spectra(self, **place: Any) -> dict[str, Any]:
+        """The spectra of one head.
+
+        Raises:
+            ValueError: There are none.
+        """
+        self.payload()
+        if self._run is None:
+            raise ValueError("The run must be readable to show its spectra; it is damaged or gone.")
+        return spectra(self._run, **place)
+
+    def close(self) -> None:
+        """Give up the files and what was read of them."""
+        with self._lock:
+            self._forget()
+
+    def _path(self) -> Path:
+        entry = self.catalogue.find(self.run_id)
+        return self.catalogue.root / (entry.path if entry else "")
+
+    def _open(self) -> RunFollower:
+        entry = self.catalogue.find(self.run_id)
+        if entry is None:
+            raise FileNotFoundError("The run must be in the folder that is served; it was removed.")
+        return self.catalogue.open(entry)
+
+    def _encode(self) -> bool:
+        assert self._run is not None
+        return self._say(snapshot(self._run, self._state, self._stages))
+
+    def _say(self, record: dict[str, Any]) -> bool:
+        payload = json.dumps({"id": self.run_id, **record}, allow_nan=False, separators=(",", ":")).encode()
+        is_new = payload != self._payload
+        self._payload = payload
+        return is_new
+
+    def _forget(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+        self._follower = self._run = self._seen = None
+        self._stages = self._staged = None
