@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rankrise import view as view
     from rankrise.checkpoints import diff as diff
     from rankrise.checkpoints import extract_lora as extract_lora
+    from rankrise.checkpoints import function_rank as function_rank
     from rankrise.gauges import attention_entropy as attention_entropy
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
@@ -56,7 +57,7 @@ _SUBPACKAGES = (
     "view",
 )
 _NAMES = {
-    "rankrise.checkpoints": ("diff", "extract_lora"),
+    "rankrise.checkpoints": ("diff", "extract_lora", "function_rank"),
     "rankrise.gauges": ("attention_entropy",),
     "rankrise.linalg": (
         "product_spectrum",

@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 from pydoc_data.topics import topics
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.checkpoints.planted import adapter_logits, build, model_inputs
 
-from rankrise.checkpoints import diff, extract_lora
+from rankrise.checkpoints import choose_ranks, diff, extract_lora
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fan_in_fan_out:UserWarning")
 
@@ -156,3 +157,36 @@ def test_diff_has_the_exact_spectra(tuned_pair):
         row = found[f"{module}.weight"]
         torch.testing.assert_close(torch.tensor(row.spectrum, dtype=torch.float64), sigma, rtol=1e-6, atol=1e-7)
         assert row.energy_rank_90 == next(rank for rank, error in enumerate(curve(sigma)) if error**2 <= 0.1)
+
+
+@pytest.mark.slow
+def test_ranks_by_function_are_closer_than_ranks_by_energy_at_equal_parameters(tuned_pair, tmp_path):
+    """Logits of both adapters as PEFT loads them, against the tuned model's, on text that chose no rank.
+
+    Norms, biases and embeddings are the tuned ones in base and adapter alike, as where these are saved whole.
+    """
+    text = Path(argparse.__file__).read_text(encoding="utf-8")
+    generator = torch.Generator().manual_seed(5)
+    chosen, judging = (windows(text, 64, generator) for _ in range(2))
+    load = type(build("wide_gpt2")).from_pretrained
+    base, tuned = (load(tuned_pair / side).eval() for side in ("base", "tuned"))
+    found = choose_ranks(base, tuned, {"input_ids": chosen}, 0.05)
+    assert found.distance <= 0.05
+    energies = [extract_lora(tuned_pair / "base", tuned_pair / "tuned", energy=e / 50).advice for e in range(1, 50)]
+    by_energy = max((a for a in energies if a.parameters <= found.parameters), key=lambda a: a.parameters)
+    rules = {"function": {"ranks": found.ranks}, "energy": {"ranks": by_energy.ranks}}
+    rules["budget"] = {"budget": found.parameters}
+    distances = {}
+    for rule, how in rules.items():
+        extract_lora(tuned_pair / "base", tuned_pair / "tuned", out=tmp_path / rule, **how)
+        model = load(tuned_pair / "base").eval()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if ".c_" not in name or not name.endswith(".weight"):
+                    weight.copy_(tuned.get_parameter(name))
+            at_zero = model(input_ids=judging).logits
+            goal = tuned(input_ids=judging).logits
+            adapted = peft.PeftModel.from_pretrained(model, str(tmp_path / rule)).eval()
+            off = adapted(input_ids=judging).logits - goal
+        distances[rule] = float((off.norm() / (at_zero - goal).norm()) ** 2)
+    assert distances["function"] < 0.5 * min(distances["energy"], distances["budget"])

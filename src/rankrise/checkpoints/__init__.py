@@ -21,6 +21,12 @@ from rankrise.checkpoints.files import Checkpoint as Checkpoint
 from rankrise.checkpoints.files import LowRankDelta as LowRankDelta
 from rankrise.checkpoints.files import TensorInfo as TensorInfo
 from rankrise.checkpoints.files import open_checkpoint as open_checkpoint
+from rankrise.checkpoints.function import FunctionPart as FunctionPart
+from rankrise.checkpoints.function import FunctionPoint as FunctionPoint
+from rankrise.checkpoints.function import FunctionRank as FunctionRank
+from rankrise.checkpoints.function import FunctionRanks as FunctionRanks
+from rankrise.checkpoints.function import choose_ranks as choose_ranks
+from rankrise.checkpoints.function import function_rank as function_rank
 from rankrise.checkpoints.lora import Advice as Advice
 from rankrise.checkpoints.lora import Allocation as Allocation
 from rankrise.checkpoints.lora import CurvePoint as CurvePoint

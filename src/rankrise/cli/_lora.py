@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,11 +10,13 @@ import typer
 
 from rankrise._tables import table
 from rankrise.cli._diff import existing
+from rankrise.cli._function import load_pair, read_data
 from rankrise.cli._output import progress
 
 if TYPE_CHECKING:
     from rankrise.checkpoints import Advice, Extraction
 
+_INPUTS = 256  # inputs of --data that --function reads at most
 _WORTH_A_NOTE = 1e-3  # of the change: what other ranks within the budget might keep beyond the ones chosen
 
 Energy = Annotated[float | None, typer.Option(help="Share of its change that every module keeps [default: 0.95]")]
@@ -37,6 +40,13 @@ def lora(
     floor: Annotated[
         bool, typer.Option("--floor", help="Keep every direction that rounding cannot have made.")
     ] = False,
+    by_function: Annotated[
+        float | None,
+        typer.Option("--function", help="Ranks that keep the outputs within this distance D, on the inputs of --data."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Inputs for --function: .npz, .safetensors, or text for the tokenizer.")
+    ] = None,
     snap: Snap = False,
     save: Annotated[
         list[str] | None, typer.Option(help="Module to write whole: an embedding, a norm; 'all'. Repeatable.")
@@ -60,9 +70,24 @@ def lora(
     """
     rules: dict[str, Any] = {"energy": energy, "rank": rank, "error": error, "budget": budget, "snap": snap}
     if tuned is None:
-        _from_run(base, steps, rules, as_json, unusable={"out": out, "floor": floor, "save": save, "verify": verify})
+        _from_run(
+            base,
+            steps,
+            rules,
+            as_json,
+            unusable={
+                "function": by_function,
+                "data": data,
+                "out": out,
+                "floor": floor,
+                "save": save,
+                "verify": verify,
+            },
+        )
         return
     existing(base, tuned)
+    if (by_function is None) != (data is None):
+        raise typer.BadParameter("`--function` and `--data` must be given together.")
     import torch
 
     from rankrise.checkpoints import extract_lora, match_checkpoints, open_checkpoint
@@ -80,11 +105,31 @@ def lora(
         left = (time.monotonic() - begin) * (total - done) / done
         report(f"{done} of {total} tensors, about {left:.0f} s left")
 
+    if by_function is not None and data is not None:
+        rules["ranks"] = _by_function(base, tuned, by_function, data, report)
+        begin = time.monotonic()
     done = extract_lora(
         base, tuned, out=out, **rules, floor=floor, save=save or (), exact=exact, dtype=getattr(torch, dtype),
         verify=verify, tokens=_ids(tokens), device=device, allow_torch_load=allow_torch_load, on_module=on_module,
     )  # fmt: skip
     show_extraction(done, as_json=as_json)
+
+
+def _by_function(base: Path, tuned: Path, error: float, data: Path, report: Callable[[str], None]) -> dict[str, int]:
+    """Ranks that keep the outputs within `error`; what they reach is said on stderr."""
+    from rankrise.checkpoints import choose_ranks
+
+    def on_module(name: str, done: int, total: int) -> None:
+        report(f"{done} of {total} modules cut on their own")
+
+    found = choose_ranks(*load_pair(base, tuned), read_data(data, base, _INPUTS), error, on_module=on_module)
+    judged = "" if found.held_out is None else f", {found.held_out:.3g} on as many others"
+    typer.echo(
+        f"D = {found.distance:.3g} on the inputs that chose the ranks{judged}, with the rest as "
+        f"tuned; {found.parameters:,} parameters, {found.num_passes} passes",
+        err=True,
+    )
+    return dict(found.ranks)
 
 
 def show_extraction(done: "Extraction", *, as_json: bool) -> None:

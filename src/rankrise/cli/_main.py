@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 import rankrise
-from rankrise.cli import _diff, _env, _figure, _list, _lora, _plot, _report, _reproduce, _resize, _run, _show, _stages
+from rankrise.cli import (
+    _diff,
+    _env,
+    _figure,
+    _function,
+    _list,
+    _lora,
+    _plot,
+    _report,
+    _reproduce,
+    _resize,
+    _run,
+    _show,
+    _stages,
+)
 from rankrise.cli._errors import plain_warnings, print_error, read_flags
 
 app = typer.Typer(
@@ -24,6 +38,7 @@ app = typer.Typer(
 app.command("reproduce", epilog="Example: rankrise reproduce --scale paper --data data")(_reproduce.reproduce)
 app.command("diff", epilog="Example: rankrise diff base/ tuned/ --html diff.html")(_diff.diff)
 app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
+app.command("function", epilog="Example: rankrise function base/ tuned/ --data sample.txt")(_function.function)
 app.command("list", epilog="Example: rankrise list --data data --out runs")(_list.list_experiments)
 app.command("lora", epilog="Example: rankrise lora base/ tuned/ --out adapter --energy 0.95 --verify")(_lora.lora)
 app.command("resize", epilog="Example: rankrise resize adapter/ --out smaller --energy 0.95")(_resize.resize)

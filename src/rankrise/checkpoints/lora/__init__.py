@@ -14,3 +14,4 @@ from rankrise.checkpoints.lora._not_carried import NotCarried as NotCarried
 from rankrise.checkpoints.lora._peft_writer import lora_arguments as lora_arguments
 from rankrise.checkpoints.lora._resize import resize_lora as resize_lora
 from rankrise.checkpoints.lora._verify import LogitsCheck as LogitsCheck
+from rankrise.checkpoints.lora._verify import load_model as load_model

@@ -214,6 +214,8 @@ def _ranks_and_gap(rule: RankRule, spectra: Sequence[ModuleSpectrum]) -> tuple[l
 def _own_rank(rule: RankRule, spectrum: ModuleSpectrum) -> int:
     if rule.kind == "rank":
         return min(int(rule.value), len(spectrum.sigma))
+    if rule.ranks is not None:
+        return min(rule.ranks.get(spectrum.name, 0), len(spectrum.sigma))
     if rule.kind == "floor":
         if spectrum.floor_rank is None:
             raise ValueError(f"`floor` must have been measured; it is not known for {spectrum.name!r}.")

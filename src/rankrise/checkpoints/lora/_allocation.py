@@ -7,13 +7,13 @@ Symbols:
     λ       price of a parameter, in energy
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 SIZES = (8, 16, 32, 64)  # what serving engines compile for
-Kind = Literal["energy", "error", "rank", "budget", "floor"]
+Kind = Literal["energy", "error", "rank", "budget", "floor", "ranks"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class RankRule:
     kind: Kind
     value: float
     snap: bool = False
+    ranks: Mapping[str, int] | None = None  # of the kind "ranks": module to rank; others are left alone
 
     @classmethod
     def of(
@@ -38,6 +39,7 @@ class RankRule:
         budget: int | None = None,
         floor: bool = False,
         snap: bool = False,
+        ranks: Mapping[str, int] | None = None,
     ) -> "RankRule":
         """The rule that was asked for; 95% of the energy if none was.
 
@@ -46,6 +48,7 @@ class RankRule:
         """
         values: dict[Kind, float | None] = {"energy": energy, "error": error, "rank": rank, "budget": budget}
         values["floor"] = 1.0 if floor else None
+        values["ranks"] = None if ranks is None else 1.0
         given = {kind: value for kind, value in values.items() if value is not None}
         if len(given) > 1:
             raise ValueError(f"One rule must decide the ranks; got {' and '.join(f'`{kind}`' for kind in given)}.")
@@ -54,7 +57,9 @@ class RankRule:
             raise ValueError(f"`{kind}` must be in (0, 1]; got {value:g}.")
         if kind in ("rank", "budget") and (value != int(value) or value < 1):
             raise ValueError(f"`{kind}` must be a positive whole number; got {value:g}.")
-        return cls(kind, value, snap)
+        if ranks is not None and any(type(rank) is not int or rank < 1 for rank in ranks.values()):
+            raise ValueError(f"`ranks` must be positive whole numbers; got {dict(ranks)}.")
+        return cls(kind, value, snap, ranks)
 
     def text(self) -> str:
         """Say in words what the rule asks for."""
@@ -64,6 +69,7 @@ class RankRule:
             "rank": f"rank {self.value:.0f} everywhere",
             "budget": f"the least error with {self.value:,.0f} parameters",
             "floor": "every direction above the rounding floor",
+            "ranks": "the ranks that were given",
         }[self.kind]
         return f"{words}, snapped to {'/'.join(map(str, SIZES))}" if self.snap else words
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rankrise._arguments import did_you_mean
 from rankrise.checkpoints.delta import StackDecomposition, find_device, note_on_size
 from rankrise.checkpoints.files import Checkpoint, local_path, open_checkpoint, show
 from rankrise.checkpoints.lora._advice import Advice, check_any
@@ -81,6 +82,7 @@ def extract_lora(
     rank: int | None = None,
     budget: int | None = None,
     floor: bool = False,
+    ranks: Mapping[str, int] | None = None,
     snap: bool = False,
     save: Sequence[str] = (),
     exact: bool = False,
@@ -102,6 +104,7 @@ def extract_lora(
         rank: The same for all.
         budget: Parameters in all, spent where they capture most.
         floor: Every direction that rounding of the stored formats cannot have made.
+        ranks: Your own: name of a module in memory to its rank; modules that are not named get none.
         snap: Ranks among 8, 16, 32, 64.
         save: Modules to write whole (PEFT's `modules_to_save`): embeddings, norms, layers with biases; by full name,
             by the end of it, or "all" for every one that changed.
@@ -133,7 +136,7 @@ def extract_lora(
     >>> done.advice.ranks, done.error < 1e-4
     ({'mlp.up': 2}, True)
     """
-    rule = RankRule.of(energy=energy, error=error, rank=rank, budget=budget, floor=floor, snap=snap)
+    rule = RankRule.of(energy=energy, error=error, rank=rank, budget=budget, floor=floor, snap=snap, ranks=ranks)
     _check_options(out, verify, dtype)
     device = find_device(device)
     name, _, revision = str(base).partition("@") if not Path(base).exists() else (str(base), "", "")
@@ -147,6 +150,11 @@ def extract_lora(
     saved = find_saved(save, preflight, before, after, modules) if save else {}
     saved_modules = tuple(sorted({module for module, _ in saved.values()}))
     found, others, unchanged = work.decompose_all(set(saved_modules))
+    if unknown := sorted(set(ranks or ()) - set(found)):
+        raise ValueError(
+            f"`ranks` must name modules that changed and that LoRA can adapt; {show(unknown[0])!r} is none. "
+            f"{did_you_mean(unknown[0], list(found))}".rstrip()
+        )
     advice = work.advise(found)
     rest = sum(item.squared for item in others if not item.is_saved)
     whole_saved = sum(item.squared for item in others if item.is_saved)

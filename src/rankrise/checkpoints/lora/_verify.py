@@ -170,7 +170,7 @@ def compare_logits(
     require_transformers()
     import peft
 
-    model = _load(base, base)
+    model = load_model(base, base)
     inputs, words = _inputs(model, tokens)
     of_base = _outputs(model, inputs)
     with warnings.catch_warnings():  # PEFT says that patterns of parameters match no module, and then uses them
@@ -188,8 +188,8 @@ def compare_logits(
     of_merged = _outputs(merged, inputs)
     after = dict(merged.named_parameters())
     del model, adapted, merged
-    before = dict(_load(base, base).named_parameters())
-    tuned_model = _load(tuned, base)
+    before = dict(load_model(base, base).named_parameters())
+    tuned_model = load_model(tuned, base)
     of_tuned = _outputs(tuned_model, inputs)
     goal = dict(tuned_model.named_parameters())
     _check_merged(after, before, goal, adapter, modules)
@@ -264,7 +264,16 @@ def _check_outputs(of_adapter: Tensor, of_merged: Tensor, of_base: Tensor) -> No
         )
 
 
-def _load(folder: Path, config_folder: Path) -> Any:
+def load_model(folder: Path, config_folder: Path) -> Any:
+    """Load a model through transformers in float32, ready for evaluation.
+
+    Args:
+        folder: Its weights.
+        config_folder: Its config, which names the architecture; that of the base where a tuned model has none.
+
+    Raises:
+        ValueError: There is no config with an architecture that transformers knows, or the weights are a lone file.
+    """
     config, architecture = _architecture(config_folder)
     where = str(_loadable(folder))
     with _quiet():

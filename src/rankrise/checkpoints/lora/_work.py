@@ -155,7 +155,7 @@ class Work:
 
     def _found(self, pair: Pair, module: Module, delta: Delta) -> Found:
         floor_rank, note = self._floor(pair, module, delta) if self.rule.kind == "floor" else (None, "")
-        wanted = self._wanted(min(pair.shape[-2:]), floor_rank)
+        wanted = self._wanted(min(pair.shape[-2:]), floor_rank, module.name)
         take = functools.partial(self._decompose, pair, module)
         decomposition = take(lambda: delta, wanted)
         if self.rule.snap and self.rule.kind == "energy":
@@ -216,13 +216,16 @@ class Work:
                 return floor.rank, "too large for a floor of its own rows: a lower bound"
             most *= 4
 
-    def _wanted(self, small: int, floor_rank: int | None) -> dict[str, Any]:
+    def _wanted(self, small: int, floor_rank: int | None, name: str) -> dict[str, Any]:
         kind, value = self.rule.kind, self.rule.value
         most = SIZES[-1] if self.rule.snap else small
         if kind == "energy":
             return {"energy": value, "max_rank": most if self.rule.snap else None}
         if kind == "rank":
             return {"max_rank": min(most, snapped(int(value)) if self.rule.snap else int(value))}
+        if self.rule.ranks is not None:
+            wanted = max(1, self.rule.ranks.get(name, 1))
+            return {"max_rank": min(most, snapped(wanted) if self.rule.snap else wanted)}
         if kind == "floor":
             count = max(1, floor_rank or 0)
             return {"max_rank": min(most, snapped(count) if self.rule.snap else count)}

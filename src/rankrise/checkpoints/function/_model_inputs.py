@@ -1,0 +1,64 @@
+"""Inputs of a model from a file: named tensors, or text that the model's own tokenizer reads."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rankrise._extras import require
+from rankrise.checkpoints.files import find_inside, open_safetensors, show
+
+_LENGTH = 128  # tokens of one input that is made from text
+_LEFT_OUT = -100  # label of a position that does not count
+
+
+def read_inputs(path: Path, model: Path, *, most: int | None = None) -> dict[str, Tensor]:
+    """Read named tensors from .npz or .safetensors, or text, which becomes pieces of 128 tokens.
+
+    A text, or a file that has `input_ids` alone, gets `labels`: the next token at every position.
+
+    Args:
+        path: The file.
+        model: The folder of the model, whose tokenizer reads text.
+        most: How many inputs at most, taken from the beginning.
+
+    Raises:
+        ValueError: No such tensors, no text that is long enough, or a model without a tokenizer.
+        ImportError: Text without transformers.
+    """
+    if path.suffix == ".npz":
+        import numpy as np
+
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    elif path.suffix == ".safetensors":
+        file = open_safetensors(find_inside(path.parent, path.name))
+        found = {name: file.read(name) for name in file.tensors}
+    else:
+        found = {"input_ids": _tokens(path, model)}
+    if not found or any(tensor.ndim == 0 for tensor in found.values()):
+        raise ValueError(f"The data in {show(str(path))} must be tensors with the inputs along their first dimension.")
+    if len(sizes := {len(tensor) for tensor in found.values()}) != 1:
+        raise ValueError(f"The tensors in {show(str(path))} must have one number of inputs; got {sorted(sizes)}.")
+    if set(found) == {"input_ids"}:
+        ids = found["input_ids"].long()
+        found = {"input_ids": ids, "labels": torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], _LEFT_OUT)], dim=1)}
+    return {name: tensor[:most] for name, tensor in found.items()}
+
+
+def _tokens(path: Path, model: Path) -> Tensor:
+    require("Reading text", "transformers", otherwise="or give model inputs as .npz or .safetensors")
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"Text needs the model's tokenizer, and {show(str(model))} has none. Save the tokenizer there, or give "
+            "model inputs as .npz or .safetensors."
+        ) from error
+    ids = tokenizer(path.read_text(encoding="utf-8"))["input_ids"]
+    length = min(_LENGTH, len(ids))
+    if length < 2:
+        raise ValueError(f"The text in {show(str(path))} must have at least 2 tokens; it has {len(ids)}.")
+    return torch.tensor(ids[: len(ids) // length * length]).reshape(-1, length)
