@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from rankrise.checkpoints import extract_lora as extract_lora
     from rankrise.checkpoints import function_rank as function_rank
     from rankrise.gauges import attention_entropy as attention_entropy
+    from rankrise.gauges import fold_sigma as fold_sigma
+    from rankrise.gauges import sigma_reparam as sigma_reparam
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -58,7 +60,7 @@ _SUBPACKAGES = (
 )
 _NAMES = {
     "rankrise.checkpoints": ("diff", "extract_lora", "function_rank"),
-    "rankrise.gauges": ("attention_entropy",),
+    "rankrise.gauges": ("attention_entropy", "fold_sigma", "sigma_reparam"),
     "rankrise.linalg": (
         "product_spectrum",
         "delta_spectrum",

@@ -1,6 +1,6 @@
-"""Gauges of training beside the ranks: how concentrated attention is.
+"""Gauges of training beside the ranks: how concentrated attention is, and σReparam, which keeps it from collapse.
 
-Pure functions on tensors. What watches a model while it trains are the probes of `rankrise.tracking`.
+Functions on tensors and modules. What watches a model while it trains are the probes of `rankrise.tracking`.
 """
 
 from rankrise.gauges._entropy import AttentionRows as AttentionRows
@@ -9,3 +9,6 @@ from rankrise.gauges._entropy import entropy_floor as entropy_floor
 from rankrise.gauges._seen import SeenAttention as SeenAttention
 from rankrise.gauges._seen import is_watched as is_watched
 from rankrise.gauges._seen import seen_attention as seen_attention
+from rankrise.gauges._sigma_reparam import SigmaReparam as SigmaReparam
+from rankrise.gauges._sigma_reparam import fold_sigma as fold_sigma
+from rankrise.gauges._sigma_reparam import sigma_reparam as sigma_reparam

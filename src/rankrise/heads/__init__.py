@@ -9,6 +9,8 @@ from rankrise.heads._inventory import canonical_names as canonical_names
 from rankrise.heads._layout import Layout as Layout
 from rankrise.heads._linear import LinearWeight as LinearWeight
 from rankrise.heads._linear import linear_weights as linear_weights
+from rankrise.heads._parametrised import named_weights as named_weights
+from rankrise.heads._parametrised import read_weight as read_weight
 from rankrise.heads._resolve import resolve as resolve
 from rankrise.heads._views import CIRCUITS as CIRCUITS
 from rankrise.heads._views import AttentionLayer as AttentionLayer

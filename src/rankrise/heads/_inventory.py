@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rankrise.heads._configs import configs_at
+from rankrise.heads._parametrised import named_weights
 
 ADAPTER = re.compile(r"(?P<module>.*?)\.?\b(?P<kind>lora_[AB])\.(?:(?P<adapter>.+)\.)?weight")
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -141,9 +142,9 @@ class Inventory:
     num_heads: int | None = None  # query heads of every layer, as the caller states them
 
     def module_class(self, path: str) -> str:
-        """Class name of the innermost module at `path`, without FSDP2's prefix; "" for a state dict."""
+        """Class name of the innermost module at `path`, without what FSDP2 or parametrize add; "" for a state dict."""
         modules = self.modules.get(path, ())
-        return type(modules[-1]).__name__.removeprefix("FSDP") if modules else ""
+        return _class_name(modules[-1]) if modules else ""
 
     def witnesses(self, path: str) -> Iterator[Any]:
         """Objects that may know the number of heads of the attention at `path`, the caller's config first.
@@ -165,7 +166,7 @@ def take_inventory(source: nn.Module | Mapping[str, Tensor], config: Any, num_he
     """List a module's or a state dict's tensors under names without wrappers."""
     named: dict[str, Tensor]
     if isinstance(source, nn.Module):
-        kind, named = type(source).__name__, dict(source.named_parameters(remove_duplicate=False))
+        kind, named = _class_name(source), dict(named_weights(source))
         signs = (*named, *(name for name, _ in source.named_buffers(remove_duplicate=False)))
     elif isinstance(source, Mapping):
         kind = "the state dict"
@@ -189,6 +190,10 @@ def take_inventory(source: nn.Module | Mapping[str, Tensor], config: Any, num_he
         notes=strip.notes(),
         num_heads=num_heads,
     )
+
+
+def _class_name(module: nn.Module) -> str:
+    return type(module).__name__.removeprefix("FSDP").removeprefix("Parametrized")
 
 
 _Pairs = dict[str, dict[str, dict[str, Found]]]  # module -> adapter -> "lora_A", "lora_B"

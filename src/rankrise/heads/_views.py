@@ -15,12 +15,15 @@ weights interleaved per head have stride 3r and offsets 0, r, 2r, and weights in
 stride r inside groups that are (H / G + 2) r apart.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
+
+from rankrise.heads._parametrised import read_weight
 
 Get = Callable[[str], Tensor]
 
@@ -300,5 +303,5 @@ class HeadMap:
 
 
 def getter(source: nn.Module | Mapping[str, Tensor]) -> Get:
-    """Return the function from a parameter's name to its live tensor."""
-    return source.get_parameter if isinstance(source, nn.Module) else source.__getitem__
+    """Return the function from a weight's name to its live tensor; a parametrised weight is computed."""
+    return functools.partial(read_weight, source) if isinstance(source, nn.Module) else source.__getitem__

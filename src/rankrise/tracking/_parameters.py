@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from rankrise.heads import canonical_names
+from rankrise.heads import canonical_names, named_weights, read_weight
 
 Place = Literal["auto", "device", "cpu", "disk"]
 _PLACES = get_args(Place)
@@ -25,8 +25,8 @@ def is_main_process() -> bool:
 
 
 def names_of(model: nn.Module) -> dict[str, str]:
-    """Map the name of every parameter to its name without wrappers, under which it is stored."""
-    return canonical_names(name for name, _ in model.named_parameters(remove_duplicate=False))
+    """Map the name of every weight to its name without wrappers, under which it is stored."""
+    return canonical_names(name for name, _ in named_weights(model))
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -102,21 +102,21 @@ def _is_plain(value: object) -> bool:
 
 
 def read_weights(model: nn.Module, names: Iterable[str], *, keep: bool = True) -> dict[str, Tensor]:
-    """Whole weights by name, as they are now. They are copied only if they had to be gathered.
+    """Whole weights by name, as they are now. They are copied only if they had to be gathered or computed.
 
     Args:
         model: The model in training.
-        names: Names as in `model.named_parameters()`; the same in every process.
+        names: Names as in `rankrise.heads.named_weights`; the same in every process.
         keep: Whether this process wants the weights. If not, it only takes part in gathering and gets nothing.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     weights = {}
     for name in names:
-        weight = parameters[name].detach()
-        if hasattr(weight, "full_tensor"):
-            weight = weight.full_tensor()
+        whole = parameters[name].detach() if name in parameters else read_weight(model, name)
+        if hasattr(whole, "full_tensor"):
+            whole = whole.full_tensor()
         if keep:
-            weights[name] = weight
+            weights[name] = whole
     return weights
 
 
