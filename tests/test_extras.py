@@ -75,6 +75,7 @@ print(json.dumps({
     "a page": said(lambda: diff_page(found)),
     "--html": said(lambda: command("diff", *pair, "--html", folder / "a.html")),
     "report": said(lambda: command("report", "--runs", folder)),
+    "serve": said(lambda: command("serve", folder)),
     "images": said(lambda: load_dataset(image_folder, root=folder)),
     "encoding": said(lambda: BPETokenizer(folder)),
     "hf": said(lambda: importlib.import_module("rankrise.tracking.integrations.huggingface")),
@@ -95,6 +96,8 @@ SAID = {
     "--html": "`--html` needs the package jinja2, which is not installed: pip install 'rankrise[report]'.",
     "report": "The report needs the packages jinja2 and matplotlib, which are not installed: "
     "pip install 'rankrise[report,plot]'.",
+    "serve": "`rankrise serve` needs the packages starlette and uvicorn, which are not installed: "
+    "pip install 'rankrise[serve]'.",
     "images": "Reading image files needs the package pillow, which is not installed: pip install 'rankrise[images]'.",
     "encoding": "GPT-2's encoding needs the package tokenizers, which is not installed: pip install 'rankrise[hf]'; "
     "or ask for tokenizer='bytes'.",

@@ -21,6 +21,7 @@ from rankrise.cli import (
     _reproduce,
     _resize,
     _run,
+    _serve,
     _show,
     _stages,
 )
@@ -47,6 +48,7 @@ app.command(
     "figure", epilog="Example: rankrise figure stable_rank_over_training --experiment vit-digits --format svg,csv"
 )(_figure.figure)
 app.command("show", epilog="Example: rankrise show runs/mine --html mine.html")(_show.show)
+app.command("serve", epilog="Example: rankrise serve runs --open")(_serve.serve)
 app.command("plot", epilog="Example: rankrise plot training_curves runs/mine runs/other --format png")(_plot.plot)
 app.command("report", epilog="Example: rankrise report --runs results/runs --out recorded")(_report.report)
 app.command("stages", epilog="Example: rankrise stages --dim 4 --alpha 1e-32 --log10-alpha -1000000")(_stages.stages)

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import expit
 
 from rankrise.signals._trend import Array
 
@@ -204,6 +203,8 @@ def fit_shape(t: Array, y: Array, *, start: float, end: float, size: float) -> S
 
 def _evaluate(t: Array, y: Array, m: Array, s: Array) -> tuple[Array, Array, Array, Array]:
     """Return the RSS and the size for every pair of midpoint and scale, and the pairs."""
+    from scipy.special import expit  # half a second, which a run without stages is shown without
+
     grid_m, grid_s = (g.ravel() for g in np.meshgrid(m, s, indexing="ij"))
     unit = t[-1] - t[0]
     x = (t - grid_m[:, None]) / unit  # (pairs, n)

@@ -5,10 +5,12 @@ matplotlib, `figure_json` into what the scripts of a page draw, `to_csv` into a 
 here knows an experiment by name: names, titles and words come as arguments.
 """
 
+from typing import TYPE_CHECKING
+
+from rankrise._lazy import lazy_names as _lazy_names
 from rankrise.view._by_scale import components_by_scale as components_by_scale
 from rankrise.view._by_scale import stable_rank_by_scale as stable_rank_by_scale
 from rankrise.view._colours import colour_ramps as colour_ramps
-from rankrise.view._diff_page import diff_page as diff_page
 from rankrise.view._draw import draw as draw
 from rankrise.view._draw import picture as picture
 from rankrise.view._figure import Axis as Axis
@@ -56,3 +58,9 @@ from rankrise.view._spectra import perturbation_vs_init as perturbation_vs_init
 from rankrise.view._spectra import spectrum_over_training as spectrum_over_training
 from rankrise.view._stable_ranks import stable_rank_by_head as stable_rank_by_head
 from rankrise.view._stable_ranks import stable_rank_over_training as stable_rank_over_training
+
+if TYPE_CHECKING:
+    from rankrise.view._diff_page import diff_page as diff_page
+
+# the page of a diff reads checkpoints with torch, whose import would take most of the time of drawing a run
+__getattr__, __dir__ = _lazy_names(__name__, {"_diff_page": ["diff_page"]})

@@ -95,5 +95,11 @@ def colour_ramps() -> dict[str, list[str]]:
     return {"light": list(VIRIDIS), "dark": list(_ON_DARK)}
 
 
+def run_colours() -> dict[str, list[str]]:
+    """The colours of things without an order, such as runs, for a light and for a dark page."""
+    light = [*OKABE_ITO.values(), GREY]
+    return {"light": light, "dark": [_DARK.get(colour, colour) for colour in light if colour != OKABE_ITO["sky"]]}
+
+
 def _rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankrise._extras import require
+from rankrise.view._colours import colour_ramps, run_colours
 from rankrise.view._page import asset
 from rankrise.view.live._guard import Guard
 from rankrise.view.live._hub import LIST, Hub, Page
@@ -153,4 +154,7 @@ def _files() -> dict[str, tuple[bytes, str]]:
         if path.suffix in _KINDS
     }
     found["page.css"] = asset("page.css").encode(), "text/css"
+    palette = {"RAMPS": colour_ramps(), "RUNS": run_colours()}
+    script = "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in palette.items())
+    found["palette.js"] = script.encode(), "text/javascript"
     return found

@@ -118,7 +118,11 @@ class Watched:
         return self._say(snapshot(self._run, self._state, self._stages))
 
     def _say(self, record: dict[str, Any]) -> bool:
-        payload = json.dumps({"id": self.run_id, **record}, allow_nan=False, separators=(",", ":")).encode()
+        entry = self.catalogue.find(self.run_id)
+        name = entry.path if entry else ""
+        payload = json.dumps(
+            {"id": self.run_id, "name": name, **record}, allow_nan=False, separators=(",", ":")
+        ).encode()
         is_new = payload != self._payload
         self._payload = payload
         return is_new

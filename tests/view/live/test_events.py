@@ -1,0 +1,128 @@
+"""`rankrise serve` as a process: what it prints and refuses, and that its streams tell of what happens to runs."""
+
+import signal
+import subprocess
+import sys
+import time
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+from tests.runs.test_open_run import planted
+from tests.view.live.server import ask, events, serving
+
+from rankrise.cli import main
+from rankrise.store import create_run, rows, scalar_rows
+
+LAYER = {"index": 0, "name": "a", "num_heads": 2, "head_dim": 2, "views": {}}
+
+
+def begin(folder):
+    return create_run(folder, spec={"layers": [LAYER]}, initial={"w": torch.zeros(1)})
+
+
+def record(run, step, rank=1.0):
+    run.append(scalar_rows([(step, "loss", 1 / step)]))
+    run.append(rows(step, "stable_rank", [[rank, rank]], circuit="kq", layers=(0,), heads=True))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("served")
+    planted(root / "mine")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(root):
+    with serving(root) as process:
+        yield process
+
+
+def until(stream, is_there):
+    """The first event of which something is true."""
+    return next(data for _, data in stream if is_there(data))
+
+
+def test_the_list_and_a_run_follow_a_training_within_two_seconds(server, root):
+    with events(server.url) as listing:
+        assert [run["path"] for run in next(listing)[1]["runs"]] == ["mine"]
+        run = begin(root / "new")
+        born = time.monotonic()
+        new = until(listing, lambda data: any(run["path"] == "new" for run in data["runs"]))
+        assert time.monotonic() - born < 4
+        (run_id,) = (one["id"] for one in new["runs"] if one["path"] == "new")
+        with events(server.url, f"events?run={run_id}") as stream:
+            assert next(stream)[1]["lastStep"] is None
+            for step in range(1, 31):
+                record(run, step, rank=1.0 + (step > 15))
+                if step in (1, 2, 30):
+                    written = time.monotonic()
+                    found = until(stream, lambda data, step=step: data["lastStep"] == step)
+                    assert time.monotonic() - written < 2
+            assert found["curves"]["stable_rank"]["kq"]["values"] == [[1] * 15 + [2] * 15]
+            staged = until(stream, lambda data: data["stages"])
+            assert [(stage["layer"], stage["circuit"]) for stage in staged["stages"] if stage["kind"] == "rank"] == [
+                (0, "kq")
+            ]
+            run.close()  # as a killed process leaves it
+            assert until(stream, lambda data: data["state"] != "running")["state"] == "stopped"
+        until(listing, lambda data: any((one["path"], one["state"]) == ("new", "stopped") for one in data["runs"]))
+        until(listing, lambda data: any((one["path"], one.get("step")) == ("new", 30) for one in data["runs"]))
+        (root / "new").rename(root.parent / "away")
+        assert until(listing, lambda data: data["gone"])["gone"] == [run_id]
+
+
+def test_a_foreign_host_a_missing_token_and_steps_upwards_are_refused(server):
+    path = urlsplit(server.url).path
+    assert ask(server.url, f"{path}runs")[0] == 200
+    assert ask(server.url, f"{path}runs", headers={"Host": "evil.example"})[0] == 400
+    assert ask(server.url, "/runs")[0] == 403
+    for way_up in ("../", "%2e%2e/", "..%2f", "assets/../../"):
+        status, _, body = ask(server.url, f"{path}{way_up}{way_up}etc/passwd")
+        assert status in (403, 404)
+        assert b"root:" not in body
+    status, headers, _ = ask(server.url, f"{path}runs", method="POST")
+    assert (status, headers["allow"], headers["server"]) == (405, "GET, HEAD", None)
+
+
+def test_control_c_ends_it_at_once_though_pages_are_open(root):
+    with serving(root) as process, events(process.url) as stream:
+        next(stream)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+        assert process.stderr.read().splitlines() == [
+            f"showing the runs in {root}; Ctrl-C stops this page and no training"
+        ]
+
+
+def test_the_server_starts_without_torch():
+    program = "import sys, rankrise.view.live; print(*{'torch', 'scipy', 'matplotlib', 'uvicorn'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nowhere"], "`FOLDER` must be a folder; nowhere does not exist. Make it, or name another."),
+        ([__file__], "is a file. Make it, or name another."),
+        ([".", "--port", "0"], "--port"),
+    ],
+)
+def test_wrong_usage(args, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rankrise", "serve", *args])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_a_port_that_is_taken_is_said(server, root, monkeypatch, capsys):
+    port = urlsplit(server.url).port
+    monkeypatch.setattr(sys, "argv", ["rankrise", "serve", str(root), "--port", str(port)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 1
+    assert f"`--host` and `--port` must be free; 127.0.0.1:{port} is not" in capsys.readouterr().err
