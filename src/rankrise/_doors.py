@@ -4,11 +4,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from matplotlib.figure import Figure
 
     from rankrise.checkpoints import Diff
     from rankrise.runs import Comparison, RunData
+    from rankrise.store import Followed
 
 
 def diff_page(diff: "Diff") -> str:
@@ -30,3 +32,10 @@ def plot_comparison(comparison: "Comparison", figure_id: str, options: "Mapping[
     from rankrise.view import figure_of_comparison, picture
 
     return picture(figure_of_comparison(figure_id, comparison, **options))
+
+
+def run_cell(folder: "Path", followed: "Followed", *, with_stages: bool) -> str:
+    """Return the curves of a run as HTML for a notebook, for `RankTracker.live`."""
+    from rankrise.view.live import run_cell as cell
+
+    return cell(folder, followed, with_stages=with_stages)

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,10 +20,12 @@ from torch import Tensor
 
 from rankrise.store import Run, scalar_rows
 from rankrise.tracking._alerts import Alert, alert_rows
+from rankrise.tracking._live import LiveCell, no_notebook, notebook_display
 from rankrise.tracking._measurement import Measurement, Probe, check_name
 from rankrise.tracking._schedule import Schedule, schedule_name
 from rankrise.tracking._sinks import Sink
 from rankrise.tracking._summary import layer_summary
+from rankrise.tracking._watch import sentences
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,6 +94,27 @@ class Recorder:
                 self._write(self.run, block, sync=sync)
         if self._sinks:
             self._copy(step, scalars, measurements)
+
+    def show(self, folder: Path, seconds: float) -> None:
+        """Draw the run in the cell of the notebook that runs now, again and again; elsewhere say that this is none."""
+        update = notebook_display()
+        if update is None:
+            self.say(no_notebook(folder), key="live")
+        else:
+            self._sinks.append(LiveCell(folder, seconds, update))
+
+    def tell(self, step: int, alerts: Sequence[Alert], on_alert: Callable[[Alert], None] | None) -> None:
+        """Warn of alerts, and hand them to the user's function."""
+        for name, sentence in sentences(alerts).items():
+            self.say(sentence, key=f"alert {name} {step}")
+        if on_alert is not None:
+            for alert in alerts:
+                on_alert(alert)
+
+    def detach(self, probe: Probe) -> None:
+        """Take a probe off the model; what it raises is said."""
+        with self.guard_all(f"Detaching {type(probe).__name__}"):
+            probe.detach()
 
     def sync(self) -> None:
         """Wait until all rows are on the disk."""

@@ -44,7 +44,7 @@ from rankrise.tracking._stacks import MeasurementPlan, Readout
 from rankrise.tracking._summary import layer_summary
 from rankrise.tracking._targets import Scope, Targets, find_targets
 from rankrise.tracking._tracked_run import Exist, RunDirectoryError
-from rankrise.tracking._watch import Watch, check_alerts, sentences
+from rankrise.tracking._watch import Watch, check_alerts
 
 
 class RankTracker:
@@ -276,6 +276,14 @@ class RankTracker:
         if sync:
             self._recorder.sync()
 
+    def live(self, *, seconds: float = 2.0) -> None:
+        """Show the loss and the ranks by layer in this cell of a notebook while training runs, before the loop begins.
+
+        Drawing happens between two steps, at most every `seconds`. Elsewhere a warning names `rankrise serve`.
+        """
+        if self.is_recording:
+            self._recorder.show(self.out, seconds)
+
     def estimate(self) -> Estimate:
         """Time one measurement of each kind here, without recording it. Every process of a sharded model must call it.
 
@@ -303,7 +311,7 @@ class RankTracker:
         with contextlib.ExitStack() as stack:  # the run is closed whatever fails, and not sealed if something does
             stack.push(lambda kind, *_: self._recorder.close(seal=seal and kind is None))
             for probe in self._probes:
-                stack.callback(self._detach, probe)
+                stack.callback(self._recorder.detach, probe)
             stack.callback(self.flush)
             if seal:
                 self._look_back()
@@ -326,10 +334,6 @@ class RankTracker:
     def _is_ours(self) -> bool:
         """Whether this process built the tracker."""
         return self._process == os.getpid()
-
-    def _detach(self, probe: Probe) -> None:
-        with self._recorder.guard_all(f"Detaching {type(probe).__name__}"):
-            probe.detach()
 
     def _look_back(self) -> None:
         """Say what went wrong in silence: nothing was measured, or nothing has moved.
@@ -363,11 +367,7 @@ class RankTracker:
         )
         alerts = self._watch.look(step, self._latest, guard=self._recorder.guard_all)
         self._recorder.record(step, self._pending.take(), self._latest, alerts, sync="spectra" in due)
-        for name, sentence in sentences(alerts).items():
-            self._recorder.say(sentence, key=f"alert {name} {step}")
-        if self._on_alert is not None:
-            for alert in alerts:
-                self._on_alert(alert)
+        self._recorder.tell(step, alerts, self._on_alert)
 
     def _refuse_changed_heads(self) -> None:
         """Resolve the model again only if its signature changed: resolving costs as much as measuring ranks."""
