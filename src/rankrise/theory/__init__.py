@@ -31,10 +31,13 @@ from rankrise.theory.diagonal import stage_times as stage_times
 from rankrise.theory.diagonal import transformer as transformer
 from rankrise.theory.matrix import Circuit as Circuit
 from rankrise.theory.matrix import HeadWeights as HeadWeights
+from rankrise.theory.matrix import MatrixCertificate as MatrixCertificate
 from rankrise.theory.matrix import MatrixFlow as MatrixFlow
 from rankrise.theory.matrix import MatrixNetwork as MatrixNetwork
+from rankrise.theory.matrix import MatrixStages as MatrixStages
 from rankrise.theory.matrix import MatrixTransformer as MatrixTransformer
 from rankrise.theory.matrix import matrix_head as matrix_head
 from rankrise.theory.matrix import matrix_sensing as matrix_sensing
+from rankrise.theory.matrix import matrix_stages as matrix_stages
 from rankrise.theory.matrix import matrix_transformer as matrix_transformer
 from rankrise.theory.matrix import solve_matrix_flow as solve_matrix_flow

@@ -1,5 +1,6 @@
 """Networks with full matrices, h(x; A_1 B_1ᵀ …): products, gradients, and the gradient flow of an attention head."""
 
+from rankrise.theory.matrix._matrix_algorithm import matrix_stages as matrix_stages
 from rankrise.theory.matrix._matrix_examples import Circuit as Circuit
 from rankrise.theory.matrix._matrix_examples import MatrixTransformer as MatrixTransformer
 from rankrise.theory.matrix._matrix_examples import matrix_head as matrix_head
@@ -9,3 +10,5 @@ from rankrise.theory.matrix._matrix_flow import HeadWeights as HeadWeights
 from rankrise.theory.matrix._matrix_flow import MatrixFlow as MatrixFlow
 from rankrise.theory.matrix._matrix_flow import solve_matrix_flow as solve_matrix_flow
 from rankrise.theory.matrix._matrix_network import MatrixNetwork as MatrixNetwork
+from rankrise.theory.matrix._matrix_stage_records import MatrixCertificate as MatrixCertificate
+from rankrise.theory.matrix._matrix_stage_records import MatrixStages as MatrixStages

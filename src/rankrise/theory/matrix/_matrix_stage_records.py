@@ -1,0 +1,184 @@
+"""What Algorithm 1 for matrices returns: the stages, and at each stage what the rule assumes, as numbers.
+
+Symbols:
+    σ_i     singular values of G⊥ = P_U G P_V, the gradient outside the active directions, descending
+    s_i     exponents (rapidities over log(1/α)) of the directions of a product that wait, descending
+    minors  for each matrix and q: |det(E'_qᵀ Q_q)| with E'_q the top-q directions [u; v]/√2 after phase B and Q_q an
+            orthonormal basis of what phase B makes of the top-q directions before: 0 where the rule fails, 1 at best
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankrise.theory._rosenbrock import Array
+from rankrise.theory._status import Status
+from rankrise.theory.matrix._active_flow import Factors, Step
+from rankrise.theory.matrix._matrix_network import MatrixNetwork
+
+_TIE = 1e-8
+_SMALL_MINOR = 1e-6  # an overlap below this counts as vanishing
+
+
+@dataclass(frozen=True)
+class MatrixCertificate:
+    """What the rule assumes at one stage, measured.
+
+    Attributes:
+        lead: (Δ₂ - Δ₁) / Δ₁ of the winner over the best other matrix; 0 in a tie, inf if no other grows.
+        runner_up: The other matrix, None if there is none.
+        sigma_ratio: σ_1 / σ_2 of the winner's matrix; inf if there is no second direction.
+        minors: Leading minors of the overlaps across phase B, one tuple per matrix.
+        curvature: λ_min of the Hessian on the active columns modulo gauge, at the new stationary point; NaN if phase B
+            has no limit.
+        sign_flips: The square products whose last exponent was driven back towards zero on the plateau before.
+        left: The products whose last direction left in phase B.
+        duration: Length of phase B, in time that is not rescaled, until the flow rests.
+        has_limit: Whether phase B has a limit; if not, `status` of the stages says why.
+        tie_at: The first stage (counted from 1), up to this one, whose winner tied; None if there was no tie.
+    """
+
+    lead: float
+    runner_up: int | None
+    sigma_ratio: float
+    minors: tuple[tuple[float, ...], ...]
+    curvature: float
+    sign_flips: tuple[int, ...]
+    left: tuple[int, ...]
+    duration: float
+    has_limit: bool = True
+    tie_at: int | None = None
+
+    @property
+    def smallest_minor(self) -> float:
+        """The smallest leading minor of all matrices; 1 if no direction waits."""
+        return min((minor for of_matrix in self.minors for minor in of_matrix), default=1.0)
+
+    @property
+    def strict_minimum(self) -> bool:
+        """Whether the new stationary point is a strict minimum on the active columns modulo gauge."""
+        return self.curvature > 0
+
+    @property
+    def generic(self) -> bool:
+        """Whether winner and overlaps are as the rule assumes: no tie, no vanishing minor."""
+        return self.tie_at is None and self.sigma_ratio > 1 + _TIE and self.smallest_minor > _SMALL_MINOR
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that the rule assumes holds at this stage."""
+        return self.has_limit and self.generic and self.strict_minimum
+
+    @property
+    def verdict(self) -> str:
+        """Say in one sentence what holds or what fails.
+
+        >>> MatrixCertificate(0.5, 1, 3.0, ((0.9,),), 0.2, (), (), 40.0).verdict
+        'The assumptions hold: the winner leads by a factor of 1.5, σ₁/σ₂ = 3, smallest minor 0.9, curvature 0.2.'
+        """
+        if not self.has_limit:
+            return "Phase B has no limit: the winner and its time stand, what follows is unknown."
+        if self.tie_at is not None:
+            return f"The winner of stage {self.tie_at} tied: from there on the stages depend on the start."
+        if self.sigma_ratio <= 1 + _TIE:
+            return "The two largest singular values are equal: the direction that joins depends on the start."
+        if self.smallest_minor <= _SMALL_MINOR:
+            return f"A leading minor of the overlaps is {self.smallest_minor:.2g}: the order of exponents may be wrong."
+        if not self.strict_minimum:
+            return f"The stationary point is no strict minimum modulo gauge: its curvature is {self.curvature:.2g}."
+        lead = "leads alone" if math.isinf(self.lead) else f"leads by a factor of {1 + self.lead:.3g}"
+        ratio = "" if math.isinf(self.sigma_ratio) else f" σ₁/σ₂ = {self.sigma_ratio:.3g},"
+        return (
+            f"The assumptions hold: the winner {lead},{ratio} smallest minor {self.smallest_minor:.2g}, "
+            f"curvature {self.curvature:.2g}."
+        )
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What the form at finite α needs of a stage: the start of phase B and its path."""
+
+    epsilon: float
+    steps: tuple[Step, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixStages:
+    """The result of Algorithm 1 for matrices: K stages between K + 1 stationary points.
+
+    Attributes:
+        times: T_1 ... T_K, rescaled by log(1/α), (K,).
+        matrices: The product j of the direction that joins in each stage, K integers.
+        ranks: How many directions of that product were active before, K integers from 0.
+        left_vectors: u of the direction that joins, K vectors (d_j,).
+        right_vectors: v, K vectors (d'_j,); the product grows along u vᵀ.
+        sigmas: σ_1 that drove the winner, (K,).
+        spectra: K + 1 tuples: the singular values of G⊥ of each product at every stationary point.
+        exponents: K + 1 tuples: the exponents of the directions of each product that wait, after each stage.
+        products: K + 1 tuples of the products M_j at every stationary point.
+        losses: L at every stationary point, (K + 1,).
+        certificates: What the rule assumes, one record per stage.
+        factors: K + 1 tuples of the active columns [A_j; B_j], balanced.
+        ranks_allowed: Number of columns r_j of each factor.
+        status: How the algorithm ended, with a remedy.
+        num_gradients: Gradients computed.
+        num_hessian_products: Products with the Hessian computed.
+    """
+
+    times: Tensor
+    matrices: tuple[int, ...]
+    ranks: tuple[int, ...]
+    left_vectors: tuple[Tensor, ...]
+    right_vectors: tuple[Tensor, ...]
+    sigmas: Tensor
+    spectra: tuple[tuple[Tensor, ...], ...]
+    exponents: tuple[tuple[Tensor, ...], ...]
+    products: tuple[tuple[Tensor, ...], ...]
+    losses: Tensor
+    certificates: tuple[MatrixCertificate, ...]
+    factors: tuple[tuple[Tensor, ...], ...]
+    ranks_allowed: tuple[int, ...]
+    status: Status
+    num_gradients: int
+    num_hessian_products: int
+    _net: MatrixNetwork = field(repr=False)
+    _gradients: tuple[Factors, ...] = field(repr=False)
+    _transitions: tuple[Transition, ...] = field(repr=False)
+
+    def singular_values(self, k: int) -> tuple[Tensor, ...]:
+        """Return the singular values of each product at stationary point k, min(d, d') numbers each."""
+        return tuple(torch.linalg.svdvals(m) for m in self.products[k])
+
+    def __str__(self) -> str:
+        """Return the stages as a table, one line each."""
+        rows = [["stage", "time", "matrix", "rank", "loss after", "lead", "σ₁/σ₂", "minor", "curvature", "notes"]]
+        for k, c in enumerate(self.certificates):
+            notes = [f"the last direction of {j} turns" for j in c.sign_flips] + [f"one of {j} left" for j in c.left]
+            numbers = (self.losses[k + 1].item(), c.lead, c.sigma_ratio, c.smallest_minor, c.curvature)
+            head = (str(k + 1), f"{self.times[k]:.6g}", str(self.matrices[k]), str(self.ranks[k] + 1))
+            rows.append([*head, *(f"{number:.3g}" for number in numbers), "; ".join(notes)])
+        return f"{_table(rows)}\n{self.status.value}: {self.status.remedy}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def leading_minors(after: Array, transported: Array) -> tuple[float, ...]:
+    """Return |det(E'_qᵀ Q_q)| for q = 1, 2, ...
+
+    Args:
+        after: E', the directions after phase B, one per column, in order.
+        transported: Q, orthonormal; its first q columns span what phase B made of the first q directions before.
+
+    >>> leading_minors(np.eye(2), np.eye(2)[:, ::-1])
+    (0.0, 1.0)
+    """
+    overlaps = after.T @ transported
+    return tuple(abs(float(np.linalg.det(overlaps[:q, :q]))) for q in range(1, min(overlaps.shape) + 1))
