@@ -2,15 +2,17 @@
 
 import errno
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
 from tests.lab.training.tasks import BreaksAt, Interrupted, assert_same_outcome, outcome, train_tiny
 
+from rankrise.gauges import fold_sigma
 from rankrise.lab.data import DataConfig, load_dataset
 from rankrise.lab.models import GPTConfig, ToyHeadConfig, ViTConfig, build_model
 from rankrise.lab.training import TrainingConfig, train
-from rankrise.store import load_run
+from rankrise.store import load_initial, load_run
 from rankrise.tracking import Measurement, RankTracker, RunDirectoryError
 
 TASKS = {
@@ -41,6 +43,38 @@ def test_learns_and_resumes(tmp_path, name):
     assert losses[-1] < 0.95 * losses[0]
     assert (whole.test_accuracy is None) == (name == "toy head")
     assert (whole.train_accuracy is None) == (name != "vit")
+
+
+def test_sigma_reparam_trains_resumes_and_is_tracked_in_effect(tmp_path):
+    data_config, model_config = TASKS["vit"]
+    data = load_dataset(data_config, root=None)
+    config = replace(CONFIG, reparam="sigma")
+    model = build_model(model_config)
+    start = {name: weight.clone() for name, weight in model.state_dict().items()}
+    train(model, data, config, out=tmp_path / "whole", device="cpu")
+    with pytest.raises(Interrupted):
+        train(
+            build_model(model_config),
+            BreaksAt(data, 17),
+            config,
+            out=tmp_path / "cut",
+            device="cpu",
+            checkpoint_every=7,
+        )
+    train(build_model(model_config), data, config, out=tmp_path / "cut", device="cpu", checkpoint_every=7)
+    assert_same_outcome(outcome(tmp_path / "whole"), outcome(tmp_path / "cut"))
+    again = train(build_model(model_config), data, config, out=tmp_path / "cut", device="cpu")
+    assert again.status == "finished"
+    initial = load_initial(tmp_path / "whole")
+    assert initial.keys() == {f"blocks.{layer}.attn.{name}.weight" for layer in (0, 1) for name in ("qkv", "proj")}
+    for name, weight in initial.items():
+        torch.testing.assert_close(weight, start[name], atol=1e-6, rtol=1e-5)
+    with torch.no_grad():
+        trained = fold_sigma(model).blocks[1].attn.qkv.weight
+    table = load_run(tmp_path / "whole").to_pylist()
+    change = torch.linalg.svdvals((trained - initial["blocks.1.attn.qkv.weight"]).detach()[:16].double())
+    found = [r["value"] for r in table if (r["quantity"], r["circuit"], r["layer"]) == ("spectrum", "q", 1)][-16:]
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), change, atol=1e-5, rtol=1e-4)
 
 
 class Told:

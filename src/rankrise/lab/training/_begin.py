@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rankrise.heads import canonical_names
+from rankrise.gauges import SigmaReparam, sigma_reparam
+from rankrise.heads import canonical_names, named_weights
 from rankrise.lab.training._job import Job, check_batch_size, check_fit, differences
 from rankrise.lab.training._loop import Loop
 from rankrise.lab.training._snapshot import (
@@ -40,6 +41,8 @@ _SCORES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 def run(job: Job) -> TrainingResult:
     """Begin or resume the job, train, and seal; see `train`."""
     check_batch_size(job)
+    if job.config.reparam == "sigma" and not any(isinstance(module, SigmaReparam) for module in job.model.modules()):
+        sigma_reparam(job.model)
     if has_run(job.out) and is_sealed(job.out):
         return _finished_result(job)
     job = replace(job, model=job.model.to(job.device), dataset=job.dataset.to(job.device))
@@ -152,7 +155,7 @@ def _finished_result(job: Job) -> TrainingResult:
 
 
 def _refuse_other_weights(out: Path, model: nn.Module) -> None:
-    own = dict(model.named_parameters(remove_duplicate=False))
+    own = dict(named_weights(model))
     names = canonical_names(own)
     now = {names[name]: parameter.detach().cpu() for name, parameter in own.items()}
     for name, weight in load_initial(out).items():

@@ -8,6 +8,7 @@ from rankrise._arguments import as_count, check_choice
 Optimiser = Literal["adam", "adamw", "sgd"]
 Schedule = Literal["cosine", "constant"]
 Precision = Literal["fp32", "tf32", "bf16"]
+Reparam = Literal["none", "sigma"]
 
 _LARGE = 10**9  # so that all steps of a run are fewer than 2⁶³
 _COUNTS = {  # the smallest and the largest allowed value
@@ -39,6 +40,7 @@ class TrainingConfig:
             the optimiser in float32.
         accumulate: Number of pieces that a batch is cut into to save memory; their gradients are added up.
         clip_norm: Largest norm of the gradient; None does not clip.
+        reparam: "sigma" trains under `rankrise.sigma_reparam`: every weight gets a spectral norm that is learned.
         track_every: Steps between measurements of the ranks; step 0 and the last step are measured too.
         num_spectra: Number of measurements of whole spectra over the run; at most 100,000.
         evaluate_every: Epochs between tests; the model is tested after the last epoch too.
@@ -67,13 +69,19 @@ class TrainingConfig:
     num_spectra: int = 20
     evaluate_every: int = 1
     seed: int = 0
+    reparam: Reparam = "none"
 
     def __post_init__(self) -> None:
         for name, (least, most) in _COUNTS.items():
             object.__setattr__(self, name, as_count(getattr(self, name), name, least=least, most=most))
         for name in ("learning_rate", "momentum", "weight_decay", "warmup_epochs"):
             _check_number(name, getattr(self, name))
-        for name, kinds in (("optimiser", Optimiser), ("schedule", Schedule), ("precision", Precision)):
+        for name, kinds in (
+            ("optimiser", Optimiser),
+            ("schedule", Schedule),
+            ("precision", Precision),
+            ("reparam", Reparam),
+        ):
             check_choice(name, getattr(self, name), get_args(kinds))
         if isinstance(self.betas, list):  # as JSON gives it
             object.__setattr__(self, "betas", tuple(self.betas))
