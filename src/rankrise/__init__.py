@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rankrise.gauges import attention_entropy as attention_entropy
     from rankrise.gauges import fold_sigma as fold_sigma
     from rankrise.gauges import sigma_reparam as sigma_reparam
+    from rankrise.gauges import zero_sum_cross_entropy as zero_sum_cross_entropy
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -60,7 +61,7 @@ _SUBPACKAGES = (
 )
 _NAMES = {
     "rankrise.checkpoints": ("diff", "extract_lora", "function_rank"),
-    "rankrise.gauges": ("attention_entropy", "fold_sigma", "sigma_reparam"),
+    "rankrise.gauges": ("attention_entropy", "fold_sigma", "sigma_reparam", "zero_sum_cross_entropy"),
     "rankrise.linalg": (
         "product_spectrum",
         "delta_spectrum",

@@ -3,6 +3,7 @@
 Functions on tensors and modules. What watches a model while it trains are the probes of `rankrise.tracking`.
 """
 
+from rankrise.gauges._cross_entropy import zero_sum_cross_entropy as zero_sum_cross_entropy
 from rankrise.gauges._entropy import AttentionRows as AttentionRows
 from rankrise.gauges._entropy import attention_entropy as attention_entropy
 from rankrise.gauges._entropy import entropy_floor as entropy_floor

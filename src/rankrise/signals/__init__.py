@@ -12,3 +12,6 @@ from rankrise.signals._detect import Stage as Stage
 from rankrise.signals._detect import Stages as Stages
 from rankrise.signals._detect import detect_stages as detect_stages
 from rankrise.signals._detect import emergence_times as emergence_times
+from rankrise.signals._slingshots import Slingshot as Slingshot
+from rankrise.signals._slingshots import Slingshots as Slingshots
+from rankrise.signals._slingshots import detect_slingshots as detect_slingshots
