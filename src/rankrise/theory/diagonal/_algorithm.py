@@ -36,7 +36,7 @@ from rankrise.theory.diagonal._transition import (
     Transition,
     first_passage,
     settle,
-    settle_symmetric,
+    settle_on_support,
 )
 
 _EPSILON = 1e-6  # the winner starts phase B in the limit at this part of its expected product |g|/‖H‖
@@ -191,6 +191,7 @@ class _Run:
         self.num_gradients, self.num_columns = 1, 0
         self.tie_at: int | None = None
         self.classes: list[Index] = []
+        self.known = np.full((net.num_weights, net.num_weights), np.nan)  # ∂²L/∂q² at the last stationary point
         self.winners: list[tuple[tuple[int, ...], int, float, Certificate]] = []
         self.points: list[tuple[Array, float, Array]] = []
         self._record()
@@ -285,10 +286,13 @@ class _Run:
     def _settle(self, start: Array) -> Transition:
         """Follow the balanced flow; in the limit, tied coordinates that are still equal move as one."""
         equal = [group for group in self.classes if start[group].all() and np.ptp(np.abs(start[group])) == 0]
-        end = settle_symmetric(self.net, start, equal, scale=self.scale) if equal and self.clock.limit else None
-        if end is not None:
-            return end
         saddles = self.tie_at is not None
+        if self.clock.limit:
+            end = settle_on_support(self.net, start, scale=self.scale, saddles=saddles, classes=equal, known=self.known)
+            self.known = np.full_like(self.known, np.nan)
+            if end.status is Status.FINISHED:
+                self.known[np.ix_(end.support, end.support)] = end.hessian
+            return end
         return settle(self.net, start, logs=self.clock.logs(start), scale=self.scale, saddles=saddles)
 
     def _size_at_start(self, group: Index) -> float:

@@ -11,11 +11,28 @@ Symbols:
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data, resolve_loss
+
+
+class Landscape(Protocol):
+    """What the flow needs of a network: L, g and columns of H as functions of q, and the same for fewer coordinates."""
+
+    def loss_and_gradient(self, q: Tensor, /) -> tuple[float, Tensor]:
+        """Return L and g = -∂L/∂q."""
+        ...
+
+    def hessian_columns(self, q: Tensor, index: Sequence[int], /) -> Tensor:
+        """Return the columns `index` of ∂²L/∂q²."""
+        ...
+
+    def restricted(self, index: Sequence[int], /) -> "Landscape":
+        """Return the landscape of the coordinates `index` alone, all others being zero."""
+        ...
 
 
 class DiagonalNetwork:
@@ -160,6 +177,15 @@ class DiagonalNetwork:
         columns[index, torch.arange(len(index), device=self.device)] += self.l2
         return columns
 
+    def restricted(self, index: Sequence[int]) -> Landscape:
+        """Return L, g and H as functions of the coordinates `index` alone, all others being zero.
+
+        >>> net = DiagonalNetwork(lambda x, q: x @ q, torch.eye(3), torch.tensor([3.0, 6.0, 9.0]), num_weights=3)
+        >>> net.restricted([0, 2]).loss_and_gradient(torch.zeros(2))[1].tolist()
+        [1.0, 3.0]
+        """
+        return _Restricted(self, torch.as_tensor(index, dtype=torch.long, device=self.device))
+
     def _chunk_loss(self, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
         loss = self._loss(self._predict(x, q), y)
         if loss.numel() != 1:
@@ -232,6 +258,28 @@ class DiagonalNetwork:
                 "check h for divisions, logarithms and overflow in that range."
             )
         return loss
+
+
+class _Restricted:
+    """Any network as a function of some coordinates, by filling the others with zeros."""
+
+    def __init__(self, net: DiagonalNetwork, index: Tensor) -> None:
+        self._net, self._index = net, index
+
+    def loss_and_gradient(self, q: Tensor, /) -> tuple[float, Tensor]:
+        loss, gradient = self._net.loss_and_gradient(self._whole(q))
+        return loss, gradient[self._index]
+
+    def hessian_columns(self, q: Tensor, index: Sequence[int], /) -> Tensor:
+        return self._net.hessian_columns(self._whole(q), self._index[list(index)])[self._index]
+
+    def restricted(self, index: Sequence[int], /) -> Landscape:
+        return _Restricted(self._net, self._index[list(index)])
+
+    def _whole(self, q: Tensor) -> Tensor:
+        whole = torch.zeros(self._net.num_weights, dtype=torch.float64, device=self._index.device)
+        whole[self._index] = q.to(whole)
+        return whole
 
 
 def _is_whole(value: object) -> bool:

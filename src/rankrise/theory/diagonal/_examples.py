@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rankrise.theory._tasks import ArrayLike, as_data, diagonal_attention
+from rankrise.theory.diagonal._attention_head import AttentionHead
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 
 
@@ -30,62 +31,6 @@ class _Linear(DiagonalNetwork):
 
     def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
         return self._gram[:, index]  # every chunk returns the Gram matrix, and so does their mean
-
-
-class _AttentionHead(DiagonalNetwork):
-    """One attention head under mean squared error, with gradient and Hessian columns in closed form.
-
-    Per sample, with S = softmax(X diag(a) Xᵀ), M = S X, R = M diag(b) - Y, G = R diag(b) Xᵀ and
-    P = S ⊙ (G - rowsum(S ⊙ G)):  ∂L/∂b = colsum(M ⊙ R),  ∂L/∂a = colsum(X ⊙ P X).
-    """
-
-    def __init__(self, x: Tensor, y: Tensor, *, l2: float) -> None:
-        super().__init__(diagonal_attention, x.double(), y, num_weights=2 * x.shape[2], l2=l2)
-
-    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
-        a, b = q.chunk(2)
-        s, m, r, g = _attention_parts(x, y, a, b)
-        p = s * (g - (s * g).sum(-1, keepdim=True))
-        slope = torch.cat([_column_sum(x, p @ x), _column_sum(m, r)])
-        return 0.5 * float(r.flatten() @ r.flatten()) / len(x), slope / len(x)
-
-    def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
-        d = len(q) // 2
-        a, b = q.chunk(2)
-        s, m, r, g = _attention_parts(x, y, a, b)
-        columns = torch.zeros(2 * d, len(index), dtype=q.dtype, device=q.device)
-        for column, j in enumerate(index.tolist()):
-            k = j % d
-            centred = x[:, None, :, k] - m[:, :, None, k]  # x_jk - m_ik, which is ∂ log S_ij / ∂a_k over x_ik
-            if j >= d:
-                # Direction b_k: only output k moves, by m_k, so dG_ij = ρ_i x_jk with ρ = r_k + b_k m_k.
-                rho = r[:, :, k] + b[k] * m[:, :, k]
-                dp = s * centred * rho[:, :, None]
-                columns[j, column] = m[:, :, k].square().sum()
-            else:
-                # Direction a_k: dS = S ⊙ x_ik (x_jk - m_ik), and from there on the product rule.
-                ds = s * centred * x[:, :, k, None]
-                dm = ds @ x
-                dr = dm * b
-                dg = (dr * b) @ x.mT
-                dp = ds * (g - (s * g).sum(-1, keepdim=True))
-                dp += s * (dg - (ds * g + s * dg).sum(-1, keepdim=True))
-                columns[d:, column] = _column_sum(dm, r) + _column_sum(m, dr)
-            columns[:d, column] = _column_sum(x, dp @ x)
-        return columns / len(x)
-
-
-def _attention_parts(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return S, M, R and G of `_AttentionHead`, all batched over samples."""
-    s = torch.softmax((x * a) @ x.mT, dim=-1)  # (N, n, n)
-    m = s @ x  # (N, n, d)
-    r = m * b - y  # (N, n, d)
-    return s, m, r, (r * b) @ x.mT  # G is (N, n, n)
-
-
-def _column_sum(left: Tensor, right: Tensor) -> Tensor:
-    """Return colsum(left ⊙ right), summed over samples too."""
-    return (left * right).sum(dim=(0, 1))
 
 
 def _linear_h(x: Tensor, q: Tensor) -> Tensor:
@@ -141,7 +86,7 @@ def attention_head(
             "stack samples along the first axis, tokens along the second."
         )
     if loss == "mse":
-        return _AttentionHead(x, y, l2=l2)
+        return AttentionHead(x, y, l2=l2)
     return DiagonalNetwork(diagonal_attention, x.double(), y, num_weights=2 * x.shape[2], loss=loss, l2=l2)
 
 

@@ -12,13 +12,13 @@ Symbols:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory.diagonal._coordinates import log_products
+from rankrise.theory.diagonal._diagonal_network import Landscape
 from rankrise.theory.diagonal._local_model import LocalModel, Path, solve_model, tolerance_scale
 
 _FIRST_RADIUS = 0.1  # largest ‖q - q_0‖ of the first step; later steps adapt it
@@ -29,18 +29,6 @@ _FAR = 5.0  # columns are measured again once the products have moved by this ma
 _OLD = 20  # columns are measured again after this many steps plus one per active coordinate in any case
 ENDLESS = 1e100  # a product as large as this, whose square float64 still holds, grows without bound
 _HYSTERESIS = 2.0  # an active coordinate is dropped this far below the wall
-
-
-class Landscape(Protocol):
-    """What the flow needs of a network: L, g and columns of H as functions of q."""
-
-    def loss_and_gradient(self, q: torch.Tensor, /) -> tuple[float, torch.Tensor]:
-        """Return L and g = -∂L/∂q."""
-        ...
-
-    def hessian_columns(self, q: torch.Tensor, index: Sequence[int], /) -> torch.Tensor:
-        """Return the columns `index` of ∂²L/∂q²."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -78,20 +66,31 @@ class Integrator:
         log_w_hat: log ŵ likewise.
         wall: Value of log w and log ŵ above which a coordinate is active.
         rtol: Tolerance of s, relative to `tolerance_scale`.
+        hessian: ∂²L/∂q² at the start, (p, p), where it is known already.
 
     Attributes:
         t: Time, not rescaled.
         loss: L at the products of the active coordinates.
         gradient: g at these products.
+        hessian: What is known of ∂²L/∂q²; its columns `active` are close to the true ones, (p, p).
     """
 
-    def __init__(self, net: Landscape, log_w: Array, log_w_hat: Array, *, wall: float, rtol: float) -> None:
+    def __init__(
+        self,
+        net: Landscape,
+        log_w: Array,
+        log_w_hat: Array,
+        *,
+        wall: float,
+        rtol: float,
+        hessian: Array | None = None,
+    ) -> None:
         self.t = 0.0
         self.log_w, self.log_w_hat = log_w, log_w_hat
         self.num_gradients = self.num_columns = self.num_steps = self.num_rejected = 0
         self._net, self._wall, self._rtol = net, wall, rtol
-        self._known = np.zeros(len(log_w), dtype=bool)
-        self._hessian = np.zeros((len(log_w), len(log_w)))
+        self._known = np.full(len(log_w), hessian is not None)
+        self.hessian = np.zeros((len(log_w), len(log_w))) if hessian is None else hessian.copy()
         self._before = np.zeros_like(log_w)
         self._radius, self._travel, self._age, self._h = _FIRST_RADIUS, 0.0, 0, 1.0
         self.active = self._find_active()
@@ -151,15 +150,16 @@ class Integrator:
         now = np.zeros_like(self._known)
         now[self.active] = True
         new = np.flatnonzero(now & ~self._known)
-        self._hessian[:, new] = self._columns(new)
+        if len(new):
+            self.hessian[:, new] = self._columns(new)
         self._known = now
         k = len(self.active)
-        columns, straight = self._hessian[:, self.active], (np.zeros_like(self.log_w), np.zeros(k), 0.0)
+        columns, straight = self.hessian[:, self.active], (np.zeros_like(self.log_w), np.zeros(k), 0.0)
         return LocalModel(self.log_w, self.log_w_hat, self.gradient, self.active, columns, *straight)
 
     def _measure_columns(self) -> None:
         """Measure all columns again at this point."""
-        self._hessian[:, self.active] = self._columns(self.active)
+        self.hessian[:, self.active] = self._columns(self.active)
         self._before = np.zeros_like(self.log_w)
         self._travel, self._age = 0.0, 0
 
@@ -186,7 +186,7 @@ class Integrator:
         self._before = np.zeros_like(self.log_w)
         self._before[self.active] = moved
         if length > model.smallest_length:
-            self._hessian[:, self.active] -= np.outer(gradient - model.slope(s), moved) / length
+            self.hessian[:, self.active] -= np.outer(gradient - model.slope(s), moved) / length
 
     def _find_active(self) -> Index:
         height = np.maximum(self.log_w, self.log_w_hat)

@@ -13,6 +13,7 @@ Symbols:
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -52,14 +53,23 @@ class LocalModel:
     def weights_squared(self, s: Array) -> tuple[Array, Array]:
         """Return w² and ŵ² of the active coordinates."""
         grown = s[self.active]
-        return np.exp(2 * (self.log_w[self.active] + grown)), np.exp(2 * (self.log_w_hat[self.active] - grown))
+        log_w, log_w_hat = self._active_logs
+        return np.exp(2 * (log_w + grown)), np.exp(2 * (log_w_hat - grown))
 
     def displacement(self, s: Array) -> Array:
         """Return q(s) - q_0 of the active coordinates."""
         w, w_hat = self.weights_squared(s)
-        w_0, w_hat_0 = self.weights_squared(np.zeros_like(s))
+        w_0, w_hat_0 = self._weights_squared_at_start
         moved: Array = 0.25 * ((w - w_0) - (w_hat - w_hat_0))
         return moved
+
+    @cached_property
+    def _weights_squared_at_start(self) -> tuple[Array, Array]:
+        return self.weights_squared(np.zeros_like(self.log_w))
+
+    @cached_property
+    def _active_logs(self) -> tuple[Array, Array]:
+        return self.log_w[self.active], self.log_w_hat[self.active]
 
     def slope(self, s: Array) -> Array:
         """Return the model's g at growth s."""

@@ -22,7 +22,7 @@ from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._flow import FELT, Flow
 from rankrise.theory.diagonal._integrator import Integrator, Piece, products_at
 from rankrise.theory.diagonal._stage_records import Stages
-from rankrise.theory.diagonal._transition import settle
+from rankrise.theory.diagonal._transition import settle_on_support
 
 _SAME = 1e-6  # ends are the same if they agree to this part of the largest product
 
@@ -131,7 +131,7 @@ def _test(net: DiagonalNetwork, start: Array, end: Array, noise: float, trials: 
         u = np.sqrt(np.abs(start[support])) + noise * generator.standard_normal(len(support))
         q = np.zeros_like(start)
         q[support] = np.sign(start[support]) * u**2
-        reached = settle(net, q, scale=slope)
+        reached = settle_on_support(net, q, scale=slope)
         distances[trial] = np.abs(reached.products - end).max() if reached.status is Status.FINISHED else np.inf
     return PerturbationTest(noise, to_tensor(distances), float(np.abs(end).max()))
 

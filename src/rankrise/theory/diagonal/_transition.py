@@ -20,8 +20,8 @@ from torch import Tensor
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._status import Status
 from rankrise.theory.diagonal._coordinates import balanced_logs
-from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
-from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Landscape, Piece
+from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork, Landscape
+from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Piece
 
 _HORIZON = 1e9  # longest phase B, in units of 1/scale
 _SLOW = 1e-3  # Newton's method is tried once |g| on the support is below this part of the scale
@@ -29,6 +29,7 @@ _LEFT = 1e-6  # a product that shrinks and is below this part of the largest one
 GRADIENT_FLOOR = 1e-9  # a gradient below this part of the scale is rounding, and counts as zero
 _STATIONARY = 1e-10  # largest |g| on the support after Newton's method, as a part of the scale
 _NEWTON_STEPS = 20
+_STALE = 0.1  # Newton's method measures its Hessian again when a step leaves more than this part of the gradient
 _NEWTON_REACH = 0.1  # Newton's method must end this close to the flow, in largest products
 
 
@@ -69,6 +70,7 @@ def settle(
     scale: float,
     logs: tuple[Array, Array] | None = None,
     saddles: bool = False,
+    hessian: Array | None = None,
     rtol: float = 1e-3,
     max_steps: int = 20_000,
 ) -> Transition:
@@ -83,12 +85,13 @@ def settle(
         scale: Size of g by which slowness is judged.
         logs: log w and log ŵ that have these products, -inf for weights held at zero; balanced if None.
         saddles: Accept a stationary point that is no minimum (a tied group started on its symmetry axis).
+        hessian: ∂²L/∂q² at q, where it is known already.
         rtol: As for `solve_flow`.
         max_steps: As for `solve_flow`.
     """
     smallest = float(np.abs(q[q != 0]).min(initial=1.0))
     log_w, log_w_hat = balanced_logs(q) if logs is None else logs
-    integrator = Integrator(net, log_w, log_w_hat, wall=0.5 * math.log(0.04 * smallest), rtol=rtol)
+    integrator = Integrator(net, log_w, log_w_hat, wall=0.5 * math.log(0.04 * smallest), rtol=rtol, hessian=hessian)
     pieces: list[Piece] = []
     polish_columns, bar, status = 0, _SLOW * scale, Status.UNBOUNDED
     while integrator.t < _HORIZON / scale:
@@ -103,7 +106,8 @@ def settle(
         if speed > bar:
             continue
         side = np.where(integrator.products != 0, integrator.products, q)
-        end = _polish_and_restore(net, integrator.products, support, side, scale=scale, saddles=saddles)
+        products, guess = integrator.products, integrator.hessian
+        end = _polish_and_restore(net, products, support, side, guess, scale=scale, saddles=saddles)
         polish_columns += end.num_columns
         integrator.num_gradients += end.num_gradients
         if end.found:
@@ -137,12 +141,12 @@ class _Polished:
 
 
 def _polish_and_restore(
-    net: Landscape, q: Array, support: Index, side: Array, *, scale: float, saddles: bool
+    net: Landscape, q: Array, support: Index, side: Array, guess: Array, *, scale: float, saddles: bool
 ) -> _Polished:
     """Polish, and put back each coordinate that has not left: g at the end drives it to the side it came from."""
     gradients = columns = 0
     while True:
-        end = _polish(net, q, support, scale=scale, saddles=saddles)
+        end = _polish(net, q, support, guess, scale=scale, saddles=saddles)
         gradients, columns = gradients + end.num_gradients, columns + end.num_columns
         returning = np.setdiff1d(np.flatnonzero(np.sign(side) * end.gradient > GRADIENT_FLOOR * scale), support)
         if not end.found or len(returning) == 0:
@@ -150,39 +154,51 @@ def _polish_and_restore(
         support = np.union1d(support, returning)
 
 
-def _polish(net: Landscape, q: Array, support: Index, *, scale: float, saddles: bool) -> _Polished:
-    """Newton's method for g = 0 on the support: q_J ← q_J + H_JJ⁻¹ g_J, until |g_J| stops falling."""
-    start = np.zeros_like(q)
-    start[support] = q[support]
+def _polish(net: Landscape, q: Array, support: Index, guess: Array, *, scale: float, saddles: bool) -> _Polished:
+    """Newton's method for g = 0 on the support: q_J ← q_J + H_JJ⁻¹ g_J, until |g_J| stops falling.
+
+    The first H_JJ is the guess; it is kept from step to step as long as |g_J| falls fast, and then measured.
+    """
+    cut, k = net.restricted(support.tolist()), len(support)
+    start = q[support]
     at, best, gradients, columns = start.copy(), math.inf, 0, 0
+    hessian = guess[np.ix_(support, support)]
 
     def measure_hessian() -> Array:
-        block: Array = net.hessian_columns(torch.from_numpy(at), support.tolist()).cpu().numpy()[support]
+        block: Array = cut.hessian_columns(torch.from_numpy(at), range(k)).cpu().numpy()
         return block
 
+    fresh = False
     for _ in range(_NEWTON_STEPS):
         gradients += 1
-        loss, g = net.loss_and_gradient(torch.from_numpy(at))
-        gradient: Array = g.cpu().numpy()
-        speed = float(np.abs(gradient[support]).max(initial=0.0))
-        if speed <= 1e-3 * _STATIONARY * scale or speed > 0.5 * best:
+        slope: Array = cut.loss_and_gradient(torch.from_numpy(at))[1].cpu().numpy()
+        speed = float(np.abs(slope).max(initial=0.0))
+        stopped = speed > 0.5 * best and (fresh or speed <= _STATIONARY * scale)
+        if speed <= 1e-3 * _STATIONARY * scale or stopped:
             break
+        fresh = speed > _STALE * best
+        if fresh:
+            columns += k
+            hessian = measure_hessian()
         best = min(best, speed)
-        columns += len(support)
-        at[support] += np.linalg.lstsq(measure_hessian(), gradient[support], rcond=None)[0]
+        at = at + np.linalg.lstsq(hessian, slope, rcond=None)[0]
     reach = _NEWTON_REACH * float(np.abs(start).max(initial=0.0))
     found = (
         speed <= _STATIONARY * scale
         and float(np.abs(at - start).max(initial=0.0)) <= reach
         and bool((np.sign(at) == np.sign(start)).all())
     )
-    hessian = np.full((len(support), len(support)), np.nan)
+    hessian = np.full((k, k), np.nan)
     if found:
-        columns += len(support)
+        columns += k
         hessian = measure_hessian()
         curvatures = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
-        found = saddles or len(support) == 0 or float(curvatures[0]) > -_STATIONARY * float(np.abs(curvatures).max())
-    return _Polished(found, at, loss, gradient, hessian, gradients, columns)
+        found = saddles or k == 0 or float(curvatures[0]) > -_STATIONARY * float(np.abs(curvatures).max())
+    products = np.zeros_like(q)
+    products[support] = at
+    loss, g = net.loss_and_gradient(torch.from_numpy(products))
+    gradient: Array = g.cpu().numpy()
+    return _Polished(found, products, loss, gradient, hessian, gradients + 1, columns)
 
 
 def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wall: Array) -> tuple[float, Array] | None:
@@ -210,10 +226,53 @@ def first_passage(pieces: tuple[Piece, ...], log_w: Array, log_w_hat: Array, wal
     return None
 
 
+def settle_on_support(
+    net: DiagonalNetwork,
+    q: Array,
+    *,
+    scale: float,
+    saddles: bool = False,
+    classes: Sequence[Index] = (),
+    known: Array | None = None,
+) -> Transition:
+    """Follow the balanced flow from q on the network cut to the support of q: `settle` without the idle growths.
+
+    Coordinates that are held at zero change nothing, so that the network is cut to the others; only the gradient at the
+    end is measured on all. The pieces of the path are left out, because they lack the growths of the coordinates that
+    wait: the limit α → 0 does not need them.
+
+    Args:
+        net: The network.
+        q: Start; zero where the weights are held at zero.
+        scale: As for `settle`.
+        saddles: As for `settle`.
+        classes: Sets of coordinates within the support that tied and are still equal; they move as one if they can.
+        known: ∂²L/∂q² close to q, (p, p), NaN where it is not known.
+    """
+    moving = np.flatnonzero(q)
+    cut, start = net.restricted(moving.tolist()), q[moving]
+    end = settle_symmetric(cut, start, [np.searchsorted(moving, members) for members in classes], scale=scale)
+    if end is None:
+        num_new, hessian = 0, None
+        if known is not None:
+            hessian = known[np.ix_(moving, moving)]
+            new = np.flatnonzero(np.isnan(np.diag(hessian)))
+            num_new = len(new)
+            hessian[:, new] = cut.hessian_columns(torch.from_numpy(start), new.tolist()).cpu().numpy()
+            hessian[new] = hessian[:, new].T
+        end = settle(cut, start, scale=scale, saddles=saddles, hessian=hessian)
+        end = replace(end, num_columns=end.num_columns + num_new)
+    products = np.zeros_like(q)
+    products[moving] = end.products
+    loss, gradient = net.loss_and_gradient(torch.from_numpy(products))
+    counts = end.num_gradients + 1, end.num_columns
+    return Transition(products, loss, gradient.cpu().numpy(), end.hessian, (), end.status, *counts)
+
+
 class _Quotient:
     """L, g_z and its derivative as functions of z."""
 
-    def __init__(self, net: DiagonalNetwork, expand: Tensor) -> None:
+    def __init__(self, net: Landscape, expand: Tensor) -> None:
         self._net, self._expand = net, expand
         self._size = expand.abs().sum(dim=0)
 
@@ -224,11 +283,16 @@ class _Quotient:
     def hessian_columns(self, z: Tensor, index: Sequence[int], /) -> Tensor:
         members = self._expand[:, list(index)]  # (p, k)
         used = members.abs().sum(dim=1).nonzero().flatten()
-        columns = self._net.hessian_columns(self._expand @ z, used).cpu() @ members[used]
+        columns = self._net.hessian_columns(self._expand @ z, used.tolist()).cpu() @ members[used]
         return self._expand.T @ columns / self._size[:, None]
 
+    def restricted(self, index: Sequence[int], /) -> Landscape:
+        chosen = self._expand[:, list(index)]  # (p, k)
+        used = chosen.abs().sum(dim=1).nonzero().flatten()
+        return _Quotient(self._net.restricted(used.tolist()), chosen[used])
 
-def settle_symmetric(net: DiagonalNetwork, q: Array, classes: Sequence[Index], *, scale: float) -> Transition | None:
+
+def settle_symmetric(net: Landscape, q: Array, classes: Sequence[Index], *, scale: float) -> Transition | None:
     """Follow the balanced flow from q with each class moving as one.
 
     Args:
@@ -238,9 +302,11 @@ def settle_symmetric(net: DiagonalNetwork, q: Array, classes: Sequence[Index], *
         scale: As for `settle`.
 
     Returns:
-        Where the flow rests, without its path; None if that is no stationary point of the network, because the tie was
-        then no symmetry.
+        Where the flow rests, without its path; None if there are no classes, or if that is no stationary point of the
+        network, because the tie was then no symmetry.
     """
+    if not classes:
+        return None
     first = np.arange(len(q))
     for members in classes:
         first[members] = members[0]
