@@ -7,6 +7,11 @@ from rankrise.gauges._cross_entropy import zero_sum_cross_entropy as zero_sum_cr
 from rankrise.gauges._entropy import AttentionRows as AttentionRows
 from rankrise.gauges._entropy import attention_entropy as attention_entropy
 from rankrise.gauges._entropy import entropy_floor as entropy_floor
+from rankrise.gauges._laziness import Laziness as Laziness
+from rankrise.gauges._laziness import Start as Start
+from rankrise.gauges._laziness import jvp as jvp
+from rankrise.gauges._laziness import laziness as laziness
+from rankrise.gauges._laziness import linearise as linearise
 from rankrise.gauges._seen import SeenAttention as SeenAttention
 from rankrise.gauges._seen import is_watched as is_watched
 from rankrise.gauges._seen import seen_attention as seen_attention

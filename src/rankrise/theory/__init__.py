@@ -1,9 +1,17 @@
 """The theory as an engine: networks with diagonal or full weights, their gradient flow, and Algorithm 1.
 
 `diagonal` holds networks h(x; u ⊙ v), their flow at any α and their stages; `matrix` holds heads with full matrices.
-Data, losses, the step of the stiff solver and the status of a computation are shared by both.
+Data, losses, the step of the stiff solver and the status of a computation are shared by both. `lazy_flow` trains a
+network beside its linearisation.
 """
 
+from rankrise.theory._lazy import TIGHT_CONSTANT as TIGHT_CONSTANT
+from rankrise.theory._lazy import LazyFlow as LazyFlow
+from rankrise.theory._lazy import LazyModel as LazyModel
+from rankrise.theory._lazy import kappa as kappa
+from rankrise.theory._lazy import lazy_flow as lazy_flow
+from rankrise.theory._lazy import linearisation_bound as linearisation_bound
+from rankrise.theory._lazy import tight_model as tight_model
 from rankrise.theory._status import Status as Status
 from rankrise.theory._tasks import TeacherTask as TeacherTask
 from rankrise.theory._tasks import gaussian_start as gaussian_start
