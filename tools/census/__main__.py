@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,7 +47,12 @@ def take(types: Sequence[str] = (), *, workers: int = 2) -> Iterator[dict[str, A
     from tools.census._tiny import model_types
 
     transformers.logging.set_verbosity_error()
-    yield from run_all(types or model_types(), lambda name: examine(name).as_dict(), workers=workers)
+
+    def timed(name: str) -> dict[str, Any]:
+        start = time.process_time()
+        return examine(name).as_dict() | {"seconds": round(time.process_time() - start, 1)}
+
+    yield from run_all(types or model_types(), timed, workers=workers)
 
 
 if __name__ == "__main__":

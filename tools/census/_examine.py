@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from tools.census._disk import compare_with_disk
 from tools.census._feed import Run, attention_forwards, forwards
 from tools.census._forward import KINDS, Recorder, randomise, recording
 from tools.census._judge import Factors, Verdict, factors, judge
@@ -41,7 +42,7 @@ class Record:
     left_out: str = ""  # the notes on layers that are not read
     kinds: list[str] = field(default_factory=list)  # what the forward has beyond the products
     unverified: dict[str, str] = field(default_factory=dict)  # layer to what was seen
-    disk: str = ""
+    disk: str = ""  # what the names on disk give: "same", or what differs
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -71,7 +72,13 @@ def examine(model_type: str) -> Record:
     record.notes = sorted({note.split(":")[0] for layer in head_map for note in layer.notes})
     record.left_out = " ".join(n for n in head_map.notes if n.split(":")[0] in ("left out", "skipped", "not read"))
     randomise(model)
-    verify(model, head_map, record)
+    try:
+        verify(model, head_map, record)
+    except Exception as failure:
+        record.outcome, record.why = "not judged", f"the census failed: {_one_line(failure)}"
+    record.disk, contradicts = compare_with_disk(model, head_map)
+    if contradicts:
+        record.outcome, record.why = "wrong", f"on disk: {record.disk}"
     return record
 
 
@@ -135,12 +142,14 @@ def _call_directly(model: nn.Module, findings: _Findings, name: str) -> None:
                 run(0)()
         except Exception:
             continue
-        _look(model, findings, [name], run)
+        _look(model, findings, [name], run, by_itself=True)
         if name in findings.held:
             return
 
 
-def _look(model: nn.Module, findings: _Findings, names: Sequence[str], run: Callable[[int], Run]) -> None:
+def _look(
+    model: nn.Module, findings: _Findings, names: Sequence[str], run: Callable[[int], Run], *, by_itself: bool = False
+) -> None:
     """Judge layers by one forward: without all that products leave out, then with one kind of it at a time."""
     layers = findings.layers
     neutral = _verdicts(model, findings, names, frozenset(KINDS), run)
@@ -155,7 +164,9 @@ def _look(model: nn.Module, findings: _Findings, names: Sequence[str], run: Call
                 if not _noted_as(layers[name], NOTES[kind]):
                     findings.missing.setdefault(name, f"its forward has a {kind} that no note names")
     for name in good:
-        if neutral[name].crosses and not _noted_as(layers[name], ("cross-attention", "reduced")):
+        if neutral[name].scaled and not _noted_as(layers[name], ("scale",)):
+            findings.missing.setdefault(name, "values are multiplied by a constant, which no note says")
+        if not by_itself and neutral[name].crosses and not _noted_as(layers[name], ("cross-attention", "reduced")):
             findings.missing.setdefault(name, "queries and keys read different inputs, which no note says")
 
 
@@ -243,4 +254,7 @@ def _without_rotated(
 
 
 def _one_line(failure: Exception) -> str:
-    return f"{type(failure).__name__}: {failure}".split("\n")[0][:300]
+    said = " ".join(
+        f"{type(failure).__name__}: {failure}".split()
+    )  # messages of missing packages begin with a line end
+    return said[:200]

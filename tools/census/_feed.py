@@ -41,6 +41,8 @@ def inputs(module: nn.Module, seed: int) -> dict[str, Any]:
         wanted.append("decoder_input_ids")
     if "encoder_hidden_states" in signature and getattr(config, "add_cross_attention", False):
         wanted.append("encoder_hidden_states")
+    if "bbox" in signature:
+        wanted.append("bbox")
     towers = {name for name, _ in module.named_children()}
     if "text_model" in towers:
         wanted += [name for name in _MAIN if name in signature]
@@ -65,6 +67,8 @@ def _value(name: str, config: Any, generator: torch.Generator) -> Any:
         return randn(2, channels, height, width)
     if name == "input_features":
         bins = _find(config, ("num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", "n_mels"), 80)
+        if _find(config, ("spec_size",), None):  # CLAP reads spectrograms as images
+            return randn(2, 1, 64, bins)
         length = 2 * _find(config, ("max_source_positions",), 64)
         return randn(2, bins, length) if hasattr(config, "max_source_positions") else randn(2, 128, bins)
     if name in ("input_values", "waveform", "audio_values"):
@@ -79,7 +83,9 @@ def _value(name: str, config: Any, generator: torch.Generator) -> Any:
     if name.endswith("position_ids"):
         return torch.arange(TOKENS)[None].expand(2, -1)
     if name == "bbox":
-        return torch.zeros(2, TOKENS, 4, dtype=torch.long)
+        if hasattr(config, "dim_bbox"):
+            return torch.rand(2, TOKENS, config.dim_bbox, generator=generator)
+        return torch.tensor([1, 2, 3, 4]).expand(2, TOKENS, -1)
     if name in ("grid_thw", "image_grid_thw"):
         return torch.tensor([[1, 4, 4]])
     return None
@@ -96,11 +102,14 @@ def attention_forwards(module: nn.Module, width: int, key_width: int, head_dim: 
         seed: Of the random inputs.
     """
     if isinstance(module, nn.MultiheadAttention):
-        return [lambda: module(*_tokens(seed, width, width, width), need_weights=True)]
+        return [
+            lambda: module(*_tokens(seed, width) * 3, need_weights=True),
+            lambda: module(*_tokens(seed, width, key_width, key_width), need_weights=True),
+        ]
     return [
-        partial(_call, module, shape, (width, key_width), rotated, crossed, seed)
+        partial(_call, module, shape, (width, key_width), (head_dim, positions), crossed, seed)
         for shape in ((2, TOKENS), (TOKENS,), (2, 4, 4))
-        for rotated in (head_dim, head_dim // 2, head_dim // 4, 0)
+        for positions in (head_dim, head_dim // 2, head_dim // 4, 0, "tensor", "index")
         for crossed in (False, True)
     ]
 
@@ -110,35 +119,67 @@ def _tokens(seed: int, *widths: int, shape: tuple[int, ...] = (2, TOKENS)) -> li
     return [torch.randn((*shape, width), generator=generator) for width in widths]
 
 
+# Names of arguments that hold what keys and values read, and of those that hold what everything reads.
+_OTHERS = ("key_value_states", "encoder_hidden_states", "cross_attention_states", "context_hidden_states", "context",
+           "key", "value", "kv", "memory")  # fmt: skip
+_SAME = ("key_tensor", "value_tensor", "layer_input")
+_ROTARY = ("position_embeddings", "position_embeddings_k", "rotary_pos_emb", "rope", "pos_emb")
+
+
 def _call(
-    module: nn.Module, shape: tuple[int, ...], widths: tuple[int, int], rotated: int, crossed: bool, seed: int
+    module: nn.Module,
+    shape: tuple[int, ...],
+    widths: tuple[int, int],
+    head: tuple[int, int | str],
+    crossed: bool,
+    seed: int,
 ) -> Any:
+    """Call an attention module with `head` = (head dimension, what is rotated or the kind of positions)."""
     x, y = _tokens(seed, *widths, shape=shape)
-    angles = torch.linspace(0.1, 3.0, TOKENS)[:, None].expand(TOKENS, rotated)
-    angles = angles if len(shape) == 1 else angles[None].expand(2, -1, -1)
-    known: dict[str, Any] = {
-        **dict.fromkeys(("position_embeddings", "rotary_pos_emb", "rope", "pos_emb"), (angles.cos(), angles.sin())),
-        "cu_seqlens": torch.tensor([0, TOKENS]),
-        "max_seqlen": TOKENS,
-        "cache_position": torch.arange(TOKENS),
-        "position_ids": torch.arange(TOKENS)[None],
-        "output_attentions": True,
-    }
+    known = _known(x, *head)
     arguments: dict[str, Any] = {}
-    for name, parameter in inspect.signature(module.forward).parameters.items():
+    signature = inspect.signature(module.forward).parameters
+    for name, parameter in signature.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         needed = parameter.default is _REQUIRED
-        if not arguments:
+        if not arguments or name in _SAME:
             arguments[name] = x
-        elif name in ("key_value_states", "encoder_hidden_states", "context", "key", "value", "kv", "memory"):
+        elif name in _OTHERS:
             if crossed or needed:
                 arguments[name] = y if crossed else x
-        elif name in known and (needed or (rotated and "pos" in name) or name == "cu_seqlens"):
+        elif name in known and (needed or (head[1] != 0 and "pos" in name) or name == "cu_seqlens"):
             arguments[name] = known[name]
         elif needed:
             arguments[name] = None
+    if "attention_mask" not in signature and "kwargs" in signature:
+        arguments["attention_mask"] = None
     return module(**arguments)
+
+
+def _known(x: Tensor, head_dim: int, positions: int | str) -> dict[str, Any]:
+    """Return values for arguments that have the same name in many models."""
+    rotated = positions if isinstance(positions, int) else 0
+    angles = torch.linspace(0.1, 3.0, TOKENS)[:, None].expand(TOKENS, rotated)
+    angles = angles if x.ndim == 2 else angles[None].expand(2, -1, -1)
+    place: Any = (angles.cos(), angles.sin())
+    if positions == "tensor":
+        place = torch.zeros_like(x)
+    elif positions == "index":
+        place = torch.zeros(TOKENS, TOKENS, dtype=torch.long)
+    return {
+        **dict.fromkeys(_ROTARY, place),
+        "cu_seqlens": torch.tensor([0, TOKENS]),
+        "max_seqlen": TOKENS,
+        "cache_position": torch.arange(TOKENS),
+        "position_ids": torch.arange(TOKENS)[None] if positions != "index" else torch.zeros(2, TOKENS, 2).long(),
+        "output_attentions": True,
+        "layout_inputs": x[..., : x.shape[-1] // 4],
+        "bbox_pos_emb": torch.zeros(TOKENS, TOKENS, 2, head_dim),
+        "rel_pos": torch.zeros(1),
+        "rel_2d_pos": torch.zeros(1),
+        "input_features_mask": torch.ones(2, TOKENS),
+    }
 
 
 def _find(config: Any, names: tuple[str, ...], default: Any) -> Any:

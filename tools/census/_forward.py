@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
@@ -73,7 +74,7 @@ class Recorder(TorchDispatchMode):
             self._product(args[0], args[1], out)
         elif name in (aten.addmm, aten.baddbmm):
             self._product(args[1], args[2], out)
-        elif name is aten._softmax and args[1] in (-1, args[0].ndim - 1):
+        elif name in (aten._softmax, aten._safe_softmax) and args[1] in (-1, args[0].ndim - 1):
             self.events.append(Softmax(args[0].detach().clone(), out.detach().clone()))
         elif name is aten.convolution and args[1].shape[2:].numel() == 1 and args[8] == 1:
             self._convolution(args[0], args[1], out)
@@ -87,6 +88,7 @@ class Recorder(TorchDispatchMode):
         else:
             return
         x, y = (t.detach().reshape(-1, t.shape[-1]).clone() for t in (x, y))
+        x.nan_to_num_(0.0)  # a token without a key, in a layer before; no other token attends to it
         self.events.append(Product(storage, b.storage_offset(), x, y))
         self.between = storage not in self.outputs
 
@@ -139,7 +141,7 @@ def recording(
                 p.zero_()
                 if match := _ROTARY_BUFFER.search(name):
                     p[..., p.shape[-1] // 2 if match["both"] else 0 :] = 0 if match["sin"] else 1
-            with recorder:
+            with sdpa_kernel(SDPBackend.MATH), recorder:
                 yield recorder
     finally:
         nn.functional.normalize = normalize
@@ -153,8 +155,9 @@ def recording(
 def _is_zeroed(name: str, p: Tensor, without: frozenset[str]) -> bool:
     if p.ndim == 1 and "bias" in name.rpartition(".")[2] and "bias" in without:
         return True
-    table = _ROTARY_BUFFER.search(name)
-    return "position" in without and not table and bool(_POSITION.search(name))
+    if "position" not in without or _ROTARY_BUFFER.search(name) or "conv" in name:
+        return False
+    return bool(_POSITION.search(name))
 
 
 def _deeper(recorder: Recorder, by: int) -> None:
@@ -172,7 +175,7 @@ def _address(p: Tensor) -> int:
 
 
 def randomise(model: nn.Module) -> None:
-    """Give every matrix and bias random entries of the size that keeps a signal's size."""
+    """Give every matrix and bias random entries of the size that keeps a signal's size, also past activations."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -180,6 +183,7 @@ def randomise(model: nn.Module) -> None:
                 continue
             if p.ndim > 1:
                 fan_in = p.shape[1:].numel()
-                p.copy_(torch.randn(p.shape, generator=generator) * max(fan_in, 4) ** -0.5)
+                gain = 1.7 if p.ndim == 4 else 1.0  # long chains of convolutions have no norm that restores the size
+                p.copy_(torch.randn(p.shape, generator=generator) * gain * max(fan_in, 4) ** -0.5)
             elif name.endswith("bias") or "bias_" in name:
                 p.copy_(torch.randn(p.shape, generator=generator) * 0.3)

@@ -44,6 +44,7 @@ class Verdict:
     output: bool  # the output is that of `V Oᵀ`
     crosses: bool = False  # queries and keys read different inputs
     judged: bool = False  # the forward used all its weights, so that it could be judged
+    scaled: bool = False  # the output is that of `V Oᵀ` times a constant
 
     @property
     def holds(self) -> bool:
@@ -53,7 +54,7 @@ class Verdict:
 
 def judge(parts: Factors, one: Sequence[Product | Softmax], two: Sequence[Product | Softmax]) -> Verdict:
     """Compare a layer with the records of two inputs to the same forward; differences of scores have no constants."""
-    if len(one) != len(two):
+    if [_shape(event) for event in one] != [_shape(event) for event in two]:
         one = two  # the forward depends on its input; differences are then zero, and nothing is verified
     q, k, v, o = (_first(parts, role, one) for role in "qkvo")
     if q is None:
@@ -64,18 +65,24 @@ def judge(parts: Factors, one: Sequence[Product | Softmax], two: Sequence[Produc
     if end is None:
         return Verdict(True, False, False, False)
     softmaxes = [i for i in range(max(q, k), end) if isinstance(one[i], Softmax) and not _has_one_key(one[i])]
-    seen = scores = output = False
+    seen = scores = False
+    factor: float | None = None
     crosses = one[q].x.shape != one[k].x.shape or not torch.equal(one[q].x, one[k].x)
     for i in softmaxes:
         seen = True
         for layout in _layouts(one[i].scores, one[q].x, one[k].x, parts.heads["q"].shape[0]):
-            if scores and output:
+            if scores and factor is not None:
                 break
             same = _same_scores(parts, layout, (one[q].x, one[k].x, one[i].scores), (two[q].x, two[k].x, two[i].scores))
             if same:
                 scores = True
-                output = _same_output(parts, layout, one[i].probabilities, one[v].x, one[end].y)
-    return Verdict(True, seen, scores, output, crosses, judged=seen)
+                factor = _output_factor(parts, layout, one[i].probabilities, one[v].x, one[end].y)
+    scaled = factor is not None and abs(factor - 1) > TOLERANCE
+    return Verdict(True, seen, scores, factor is not None, crosses, judged=seen, scaled=scaled)
+
+
+def _shape(event: Product | Softmax) -> torch.Size:
+    return event.scores.shape if isinstance(event, Softmax) else event.x.shape
 
 
 def _all(parts: Factors, role: str, events: Sequence[Product | Softmax]) -> Iterator[int]:
@@ -139,7 +146,7 @@ def _same_scores(parts: Factors, layout: _Layout, one: _Seen, two: _Seen) -> boo
     heads = len(parts.heads["q"])
     got = [layout.scores(scores, heads) for *_, scores in (one, two)]
     want = [_predicted(parts, layout, x_q, x_k) for x_q, x_k, _ in (one, two)]
-    valid = (got[0].abs() < 1e4) & (got[1].abs() < 1e4)
+    valid = (got[0].abs() < 1e4) & (got[1].abs() < 1e4)  # neither masked nor of a token without a key
     delta, hat = (_centred(a[1] - a[0], valid) for a in (got, want))
     slope = (delta * hat).sum((0, 2, 3)) / (hat * hat).sum((0, 2, 3)).clamp_min(1e-30)
     rest = (delta - slope[None, :, None, None] * hat).square().sum((0, 2, 3)).sqrt()
@@ -164,18 +171,25 @@ def _predicted(parts: Factors, layout: _Layout, x_q: Tensor, x_k: Tensor) -> Ten
     return q @ k.mT
 
 
-def _same_output(parts: Factors, layout: _Layout, probabilities: Tensor, x_v: Tensor, y: Tensor) -> bool:
+def _output_factor(parts: Factors, layout: _Layout, probabilities: Tensor, x_v: Tensor, y: Tensor) -> float | None:
+    """Return c where the output is c times the predicted one, or None where it is no multiple of it."""
     heads = parts.heads["v"].shape[0]
     p = layout.scores(probabilities, heads)
     if len(x_v) != layout.batch * layout.m or len(y) != layout.batch * layout.n:
-        return False
+        return None
     v = torch.einsum("amd,hdr->ahmr", layout.tokens(x_v, layout.m).float(), parts.heads["v"])
     want = torch.einsum("ahnr,hdr->and", p @ v, parts.heads["o"])
-    return any(
-        bool((got - want).norm() <= TOLERANCE * got.norm()) and bool(got.norm() > 1e-6)
-        for got in (
-            y.reshape(layout.batch, layout.n, -1).float(),
-            y.reshape(layout.n, layout.batch, -1).transpose(0, 1).float(),
-        )
-        if got.shape == want.shape
-    )
+    for got in (
+        y.reshape(layout.batch, layout.n, -1).float(),
+        y.reshape(layout.n, layout.batch, -1).transpose(0, 1).float(),
+    ):
+        if got.shape != want.shape:
+            continue
+        finite = (got.isfinite() & want.isfinite()).all(-1)  # a token without a key has no output
+        got, want = got[finite], want[finite]
+        if not bool(got.norm() > 1e-6):
+            continue
+        factor = float((got * want).sum() / want.square().sum().clamp_min(1e-30))
+        if factor > 0 and bool((got - factor * want).norm() <= TOLERANCE * got.norm()):
+            return factor
+    return None

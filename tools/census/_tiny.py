@@ -55,9 +55,22 @@ _SMALL: tuple[tuple[str, int | None], ...] = (
 )
 # Entries that follow from others, or that name stages which a shallow model does not have.
 _DERIVED = ("id2label", "label2id", "_out_features", "_out_indices", "out_features", "out_indices", "stage_names")
+# What a default config lacks, or what does not follow from sizes that are made small.
+_MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16}
+_VOCABULARY = {"<image>": 8, "<|extra_200|>": 9}
+_MORE: Mapping[str, Mapping[str, Any]] = {
+    "bamba": _MAMBA,
+    "chameleon": {"vocabulary_map": _VOCABULARY},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
+    "emu3": {"vocabulary_map": _VOCABULARY},
+    "granitemoehybrid": _MAMBA,
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
+}
 _RULES = tuple((re.compile(pattern), size) for pattern, size in _SMALL)
 _LAYERS = re.compile(r"(num_(hidden_)?layers|n_layers?|num_encoder_layers|encoder_layers|depth)")
 _PERIOD = re.compile(r"(.*_interval|.*_pattern|.*_period|.*_every.*|.*_stride|.*_step|.*_frequency)")
+_IMAGE = re.compile(r"(.*_)?(image_size|input_size|img_size)")
 _TOKEN = re.compile(r".*token_(id|index)|pad_id|.*_token_idx")
 
 
@@ -76,7 +89,8 @@ def build(model_type: str) -> nn.Module:
     config_class = transformers.CONFIG_MAPPING[model_type]
     failures = []
     for width in (True, False):
-        config = config_class.from_dict(shrink(config_class().to_dict(), width=width))
+        sizes = shrink(config_class().to_dict(), width=width) | _MORE.get(model_type, {})
+        config = config_class.from_dict(sizes)
         config._attn_implementation = "eager"
         try:
             with torch.random.fork_rng():
@@ -128,6 +142,8 @@ def _kept_layers(config: Mapping[str, Any], depth: int | None) -> list[int]:
 
 
 def _small(key: str, value: Any, depth: int | None, kept: list[int], width: bool, config: Mapping[str, Any]) -> Any:
+    if _IMAGE.fullmatch(key):
+        return _small_image(value)
     if isinstance(value, Mapping):
         if key == "per_layer_config":
             return {
@@ -162,6 +178,15 @@ def _small(key: str, value: Any, depth: int | None, kept: list[int], width: bool
             if size is None or (not width and size in (4, 16, 24, 32, 64, 8)):
                 return value
             return min(value, size) if value > 0 else value
+    return value
+
+
+def _small_image(value: Any) -> Any:
+    """Return the side of an image, or its sides, halved until it has at most 256 pixels; a patch still divides it."""
+    if isinstance(value, list | tuple):
+        return [_small_image(side) for side in value]
+    while type(value) is int and value > 256 and value % 4 == 0:
+        value //= 2
     return value
 
 

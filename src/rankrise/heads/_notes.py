@@ -57,7 +57,7 @@ def layer_notes(
         )
     elif _is_rotary(inventory, path):
         notes.append("RoPE: scores use K R Qᵀ with a rotation R that depends on the distance; K Qᵀ is distance zero")
-    if (not layout.is_latent and any(QK_NORM.search(name) for name in below)) or has_cosine_scores(inventory, path):
+    if _has_qk_norm(inventory, layout, path):
         notes.append("QK-norm: queries and keys are normed after projection; K Qᵀ is before that norm")
     if layout.gated:
         gated = names["q"].split(".")[-2]
