@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rankrise import checkpoints as checkpoints
     from rankrise import gauges as gauges
     from rankrise import heads as heads
+    from rankrise import kernels as kernels
     from rankrise import lab as lab
     from rankrise import linalg as linalg
     from rankrise import runs as runs
@@ -50,6 +51,7 @@ _SUBPACKAGES = (
     "checkpoints",
     "gauges",
     "heads",
+    "kernels",
     "lab",
     "linalg",
     "runs",

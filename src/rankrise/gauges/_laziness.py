@@ -4,7 +4,6 @@ Legend: f(w) the outputs on a fixed batch, all of them in one vector; w₀ and w
 Δ = w − w₀; J₀ and J the Jacobians of f there.
 """
 
-import contextlib
 import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rankrise._attention import differentiable_attention
 
 Weights = Mapping[str, Tensor]
 Function = Callable[[Weights], Tensor]
@@ -117,7 +117,7 @@ def jvp(function: Function, weights: Weights, tangent: Weights) -> tuple[Tensor,
     (9.0, 6.0)
     """
     primals, tangents = dict(weights), {name: tangent[name] for name in weights}
-    with _differentiable_attention():
+    with differentiable_attention():
         try:
             outputs, image = torch.func.jvp(function, (primals,), (tangents,))  # type: ignore[misc]
         except (NotImplementedError, RuntimeError) as error:
@@ -162,16 +162,3 @@ def _tangents(weights: Weights, names: Collection[str], count: int, seed: int) -
 def _norm(weights: Weights) -> Tensor:
     length: Tensor = torch.linalg.vector_norm(torch.stack([weight.double().norm() for weight in weights.values()]))
     return length
-
-
-@contextlib.contextmanager
-def _differentiable_attention() -> Iterator[None]:
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
-            # When the first forward derivative is taken, torch loads parts of its own that it has deprecated.
-            warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)

@@ -41,4 +41,5 @@ from rankrise.tracking._tracked_run import RunDirectoryError as RunDirectoryErro
 from rankrise.tracking._tracker import RankTracker as RankTracker
 from rankrise.tracking.probes import ClassifierProbe as ClassifierProbe
 from rankrise.tracking.probes import EntropyProbe as EntropyProbe
+from rankrise.tracking.probes import KernelProbe as KernelProbe
 from rankrise.tracking.probes import LazinessProbe as LazinessProbe

@@ -2,4 +2,5 @@
 
 from rankrise.tracking.probes._classifier import ClassifierProbe as ClassifierProbe
 from rankrise.tracking.probes._entropy import EntropyProbe as EntropyProbe
+from rankrise.tracking.probes._kernel import KernelProbe as KernelProbe
 from rankrise.tracking.probes._laziness import LazinessProbe as LazinessProbe
