@@ -38,10 +38,12 @@ from rankrise.theory.diagonal import solve_flow as solve_flow
 from rankrise.theory.diagonal import stage_times as stage_times
 from rankrise.theory.diagonal import transformer as transformer
 from rankrise.theory.matrix import Circuit as Circuit
+from rankrise.theory.matrix import Flag as Flag
 from rankrise.theory.matrix import HeadWeights as HeadWeights
 from rankrise.theory.matrix import MatrixCertificate as MatrixCertificate
 from rankrise.theory.matrix import MatrixFlow as MatrixFlow
 from rankrise.theory.matrix import MatrixNetwork as MatrixNetwork
+from rankrise.theory.matrix import MatrixPrediction as MatrixPrediction
 from rankrise.theory.matrix import MatrixStages as MatrixStages
 from rankrise.theory.matrix import MatrixTransformer as MatrixTransformer
 from rankrise.theory.matrix import matrix_head as matrix_head

@@ -17,6 +17,7 @@ class Status(enum.Enum):
     STALLED = "stalled"
     UNBOUNDED = "unbounded"
     DIVERGED = "diverged"
+    SIGN_FLIP = "sign_flip"
 
     @property
     def remedy(self) -> str:
@@ -33,5 +34,7 @@ _REMEDIES = {
     "or loosen `rtol`.",
     Status.UNBOUNDED: "Products grow without bound and phase B has no limit, as with cross-entropy on separable data. "
     "Pass `l2` to the network: a penalty on q makes the minimum finite.",
+    Status.SIGN_FLIP: "The last direction of a square product turned back, which float64 columns cannot follow: its "
+    "time and later ones are not to be trusted. Use the limit, or start factors with exactly d columns in `predict`.",
     Status.DIVERGED: "A step of the optimiser made a product larger than 1e100. Lower `learning_rate`.",
 }

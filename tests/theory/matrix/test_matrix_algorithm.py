@@ -27,7 +27,7 @@ def test_one_by_one_products_give_back_the_diagonal_algorithm(seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((6, 4)) @ (np.eye(4) + 1.5 * rng.standard_normal((4, 4)))
     net = theory.linear(x, 3 * rng.standard_normal(6))
-    diagonal, full = theory.incremental_stages(net), theory.matrix_stages(as_numbers(net), rtol=1e-4)
+    diagonal, full = theory.incremental_stages(net), theory.matrix_stages(as_numbers(net), rtol=1e-3)
     assert [c.left for c in full.certificates] == [c.left for c in diagonal.certificates]
     assert any(c.left for c in full.certificates)
     assert full.matrices == diagonal.coordinates

@@ -10,5 +10,7 @@ from rankrise.theory.matrix._matrix_flow import HeadWeights as HeadWeights
 from rankrise.theory.matrix._matrix_flow import MatrixFlow as MatrixFlow
 from rankrise.theory.matrix._matrix_flow import solve_matrix_flow as solve_matrix_flow
 from rankrise.theory.matrix._matrix_network import MatrixNetwork as MatrixNetwork
+from rankrise.theory.matrix._matrix_prediction import Flag as Flag
+from rankrise.theory.matrix._matrix_prediction import MatrixPrediction as MatrixPrediction
 from rankrise.theory.matrix._matrix_stage_records import MatrixCertificate as MatrixCertificate
 from rankrise.theory.matrix._matrix_stage_records import MatrixStages as MatrixStages

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
+from rankrise.theory._tasks import ArrayLike, as_data
 from rankrise.theory.matrix._active_flow import Factors, Step
 from rankrise.theory.matrix._matrix_network import MatrixNetwork
+from rankrise.theory.matrix._matrix_prediction import LimitStage, MatrixPrediction, predict_times
 
 _TIE = 1e-8
 _SMALL_MINOR = 1e-6  # an overlap below this counts as vanishing
@@ -153,6 +155,51 @@ class MatrixStages:
         """Return the singular values of each product at stationary point k, min(d, d') numbers each."""
         return tuple(torch.linalg.svdvals(m) for m in self.products[k])
 
+    def predict(self, start: Sequence[ArrayLike], *, log10_alpha: float, threshold: float = 1e-3) -> MatrixPrediction:
+        """Predict the stage times of the run that starts at α times given factors, without a new gradient.
+
+        The columns of the start are carried through the plateaus and transitions of the limit. The error is
+        exponentially small in log(1/α) as long as transitions do not overlap; where they do, the time and all later
+        ones are flagged. The stages themselves, and so their order, are those of the limit.
+
+        Args:
+            start: The factors before the factor α, two for each product: A_1, B_1, A_2, B_2, ..., each (d, r).
+            log10_alpha: log10 α, negative.
+            threshold: Singular value at which a direction counts as active.
+
+        Raises:
+            ValueError: If the factors do not fit the network, or an argument breaks its rule.
+
+        >>> from rankrise import theory
+        >>> net = theory.matrix_sensing(2 * torch.eye(4).reshape(4, 2, 2), [4.0, 0.0, 0.0, 8.0])
+        >>> start = torch.tensor([[1.0, 0.5], [-0.5, 1.0]]), torch.tensor([[0.3, 0.2], [0.1, 0.9]])
+        >>> prediction = theory.matrix_stages(net).predict(start, log10_alpha=-1000)
+        >>> [round(t, 3) for t in prediction.times.tolist()], prediction.flagged
+        ([0.25, 0.499], (False, False))
+        """
+        if not -math.inf < log10_alpha < 0:
+            raise ValueError(f"`log10_alpha` must be negative and finite; got {log10_alpha}: pass for example -32.")
+        if not 0 < threshold < math.inf:
+            raise ValueError(f"`threshold` must be positive; got {threshold}: 1e-3 is usual.")
+        starts = checked_start(start, self._net.shapes, self.ranks_allowed)
+        waits = torch.diff(self.times, prepend=torch.zeros(1, dtype=torch.float64)).tolist()
+        stages = [
+            LimitStage(
+                matrix=self.matrices[k],
+                rank=self.ranks[k],
+                sigma=float(self.sigmas[k]),
+                wait=waits[k],
+                factors=tuple(z.numpy() for z in self.factors[k]),
+                gradients=self._gradients[k],
+                turning=self.certificates[k].sign_flips,
+                left=self.certificates[k].left,
+                epsilon=self._transitions[k].epsilon,
+                steps=self._transitions[k].steps,
+            )
+            for k in range(len(waits))
+        ]
+        return predict_times(stages, starts, log10_alpha=log10_alpha, threshold=threshold)
+
     def __str__(self) -> str:
         """Return the stages as a table, one line each."""
         rows = [["stage", "time", "matrix", "rank", "loss after", "lead", "σ₁/σ₂", "minor", "curvature", "notes"]]
@@ -162,6 +209,23 @@ class MatrixStages:
             head = (str(k + 1), f"{self.times[k]:.6g}", str(self.matrices[k]), str(self.ranks[k] + 1))
             rows.append([*head, *(f"{number:.3g}" for number in numbers), "; ".join(notes)])
         return f"{_table(rows)}\n{self.status.value}: {self.status.remedy}"
+
+
+def checked_start(
+    start: Sequence[ArrayLike], shapes: Sequence[tuple[int, int]], ranks: Sequence[int]
+) -> tuple[Array, ...]:
+    """Return [A_j; B_j] of factors A_1, B_1, A_2, B_2, ... that fit the network."""
+    factors = [as_data("start", factor).double().cpu().numpy() for factor in start]
+    expected = [(rows, r) for shape, r in zip(shapes, ranks, strict=True) for rows in shape]
+    got = [factor.shape for factor in factors]
+    if got != expected:
+        raise ValueError(
+            f"`start` must hold two factors for each product, of shapes {expected}; got {got}: "
+            "put A_1, B_1, A_2, B_2, ... in this order, or pass `ranks` to `matrix_stages`."
+        )
+    if not all(np.isfinite(factor).all() for factor in factors):
+        raise ValueError("`start` must be finite; got NaN or infinity: drop or repair those entries.")
+    return tuple(np.concatenate(pair) for pair in zip(factors[::2], factors[1::2], strict=True))
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -29,15 +29,22 @@ class GradedColumns:
 
     The columns may be rotated among themselves, Z → Z R, because the flow of small columns is linear and M does not
     change under such a rotation. Orthogonal columns keep their relative accuracy however much their lengths differ.
+
+    Attributes:
+        units: z_c, (d + d', r).
+        logs: ℓ_c, (r,).
+        rows: R, (r at the start, r): the columns are those of the start, carried along, times R.
     """
 
     units: Array
     logs: Array
+    rows: Array
 
     @classmethod
     def of(cls, columns: Array, log_scale: float) -> "GradedColumns":
         """Return the columns of e^log_scale times a matrix."""
-        graded = cls(columns.astype(float), np.full(columns.shape[1], log_scale))
+        count = columns.shape[1]
+        graded = cls(columns.astype(float), np.full(count, log_scale), np.eye(count))
         graded.orthogonalise()
         return graded
 
@@ -63,13 +70,13 @@ class GradedColumns:
 
     def drop_first(self) -> None:
         """Forget the longest column."""
-        self.units, self.logs = self.units[:, 1:], self.logs[1:]
+        self.units, self.logs, self.rows = self.units[:, 1:], self.logs[1:], self.rows[:, 1:]
 
     def _normalise(self) -> None:
         lengths = np.linalg.norm(self.units, axis=0)
         logs = self.logs + np.log(lengths)
         order = np.argsort(-logs, kind="stable")
-        self.units, self.logs = (self.units / lengths)[:, order], logs[order]
+        self.units, self.logs, self.rows = (self.units / lengths)[:, order], logs[order], self.rows[:, order]
 
     def _gram_schmidt(self) -> Array:
         q, r = np.linalg.qr(self.units)
@@ -85,6 +92,9 @@ class GradedColumns:
         root = math.sqrt(difference * difference + 4 * ratio * ratio * overlap * overlap)
         slope = 2 * overlap / (difference + (root if difference > 0 else -root))  # tan of the angle, over the ratio
         cosine = 1 / math.sqrt(1 + (ratio * slope) ** 2)
+        of_x, of_y = self.rows[:, p], self.rows[:, q]
+        turned = cosine * (of_x - ratio * slope * of_y), cosine * (of_y + ratio * slope * of_x)
+        self.rows[:, p], self.rows[:, q] = turned
         self.units[:, p], self.units[:, q] = cosine * (x - ratio * ratio * slope * y), cosine * (y + slope * x)
 
 

@@ -1,0 +1,327 @@
+"""Stage times of a given run at finite α, from the stages of the limit and without a new gradient.
+
+Symbols:
+    Z0          the start [A; B] of each product before the factor α
+    z_c, ℓ_c    graded columns that wait: units and logarithms of lengths
+    ε           length of the winner's column at which phase B of the limit starts
+    t           time that is not rescaled; times are returned as t / log(1/α)
+"""
+
+import copy
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankrise.theory._rosenbrock import Array
+from rankrise.theory._status import Status
+from rankrise.theory.matrix._active_flow import Factors, Step, swap
+from rankrise.theory.matrix._last_direction import LastDirection
+from rankrise.theory.matrix._propagators import GradedColumns, maps, off
+
+_GROWTH = 8.0  # largest exponent of one step on a plateau
+_ALIGNED = 1e-12  # columns this close to eigenvectors of H grow exactly exponentially
+_LANDED = 1e-11
+_AT_REST = 1e-3  # a transition has come to rest once |dZ/dt| is below this part of σ |Z|
+_MOST_ROUNDS = 1_000_000
+
+
+class Flag(enum.Enum):
+    """Why a predicted time is only approximate.
+
+    >>> Flag.OVERLAP.value
+    'overlap'
+    """
+
+    OVERLAP = "overlap"
+    TURNED = "turned"
+    LEFT = "left"
+    NEVER = "never"
+
+    @property
+    def meaning(self) -> str:
+        """Return what happened, in a sentence."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Flag.OVERLAP: "A direction is ready before the transition before it has come to rest, or together with another: "
+    "α is too large for separate stages here.",
+    Flag.TURNED: "The last direction of a square product turned back, and float64 cannot follow it from this start.",
+    Flag.LEFT: "A direction left and waits again; when it returns is taken from the limit.",
+    Flag.NEVER: "The singular value settles below the threshold, so that its time is infinite.",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixPrediction:
+    """Predicted stage times of one run.
+
+    Attributes:
+        times: Rescaled time at which the singular value of each stage passes the threshold, (K,).
+        flags: Why the time of each stage is only approximate, K tuples; empty where nothing speaks against it. A flag
+            is inherited by all later stages.
+        turned: The stages whose direction turned back before it joined, as the last one of a square product may.
+        log10_alpha: log10 α.
+        threshold: Singular value that counts as active.
+        status: FINISHED, or SIGN_FLIP if a direction turned that could not be followed.
+    """
+
+    times: Tensor
+    flags: tuple[tuple[Flag, ...], ...]
+    turned: tuple[int, ...]
+    log10_alpha: float
+    threshold: float
+    status: Status
+
+    @property
+    def flagged(self) -> tuple[bool, ...]:
+        """Whether each time is only approximate."""
+        return tuple(bool(flags) for flags in self.flags)
+
+    def __str__(self) -> str:
+        """Return the times as a table, one line each."""
+        lines = [
+            f"{k + 1:5d}  {time:12.6g}  {', '.join(flag.value for flag in flags)}".rstrip()
+            for k, (time, flags) in enumerate(zip(self.times.tolist(), self.flags, strict=True))
+        ]
+        head = f"stage          time  flags (log10 α = {self.log10_alpha:g}, threshold {self.threshold:g})"
+        return "\n".join([head, *lines, f"{self.status.value}: {self.status.remedy}"])
+
+
+@dataclass(frozen=True)
+class LimitStage:
+    """What the prediction reads of one stage of the limit: the plateau before it, its winner, and its phase B."""
+
+    matrix: int
+    rank: int
+    sigma: float
+    wait: float
+    factors: Factors
+    gradients: Factors
+    turning: tuple[int, ...]
+    left: tuple[int, ...]
+    epsilon: float
+    steps: tuple[Step, ...]
+
+
+def predict_times(
+    stages: Sequence[LimitStage], starts: Sequence[Array], *, log10_alpha: float, threshold: float
+) -> MatrixPrediction:
+    """Carry the columns of a start through the plateaus and transitions of the limit.
+
+    On plateau k they obey dz/dt = H_k z outside the active directions; in phase B they follow its maps. The winner's
+    longest column ends a plateau when its length is ε.
+
+    Args:
+        stages: The limit, stage by stage.
+        starts: Z0 of each product, (d + d', r).
+        log10_alpha: log10 α.
+        threshold: Singular value that counts as active.
+    """
+    clock = -log10_alpha * math.log(10.0)
+    waiting = [_Waiting(start, -clock, g.shape[0]) for start, g in zip(starts, stages[0].gradients, strict=True)]
+    t, lasted, flags, turned = 0.0, 0.0, set[Flag](), []
+    times, all_flags = [], []
+    for k, stage in enumerate(stages):
+        for j, w in enumerate(waiting):
+            w.outside(stage.gradients[j], stage.factors[j])
+        winner = waiting[stage.matrix]
+        if winner.empty:
+            flags.add(Flag.LEFT)
+            dt = stage.wait * clock
+        else:
+            dt = winner.time_to(math.log(stage.epsilon), stage.sigma, -lasted)
+        for j, w in enumerate(waiting):
+            if j != stage.matrix or winner.empty:
+                w.advance(dt)
+        ready = [w.longest for w in waiting if w is not winner]
+        if max(ready, default=-math.inf) > math.log(stage.epsilon):
+            flags.add(Flag.OVERLAP)
+        if winner.turned and stage.rank == winner.d - 1:
+            turned.append(k)
+            if winner.last is None or not winner.last.reliable:
+                flags.add(Flag.TURNED)
+        t += dt
+        after = _crossing(stage, threshold)
+        if math.isinf(after):
+            flags.add(Flag.NEVER)
+        times.append((t + after) / clock)
+        all_flags.append(tuple(sorted(flags, key=lambda flag: flag.value)))
+        winner.drop_first()
+        following = stages[k + 1] if k + 1 < len(stages) else None
+        for j, w in enumerate(waiting):
+            # The gradient turns within phase B, so that the column must be followed from the start of it.
+            if following is not None and stage.steps and j in following.turning:
+                w.follow(stage.steps[0].start[j])
+        for step in stage.steps:
+            before = [(copy.deepcopy(w.columns), copy.deepcopy(w.last)) for w in waiting]
+            for j, w in enumerate(waiting):
+                w.carry(step, j)
+            lasted = step.time + step.duration
+            if following is None or waiting[following.matrix].longest <= math.log(following.epsilon):
+                continue
+            # The next direction is ready within this step: the transition ends where its column has the length ε.
+            top, low = waiting[following.matrix].longest, before[following.matrix][0].logs[0]
+            part = min(1.0, max(0.0, (math.log(following.epsilon) - low) / (top - low)))
+            for j, w in enumerate(waiting):
+                w.columns, w.last = before[j]
+                w.carry(replace(step, duration=part * step.duration), j)
+            lasted = step.time + part * step.duration
+            if _speed(step) > _AT_REST * stage.sigma:
+                flags.add(Flag.OVERLAP)
+            break
+        t += lasted
+    status = Status.SIGN_FLIP if Flag.TURNED in flags else Status.FINISHED
+    return MatrixPrediction(
+        torch.tensor(times, dtype=torch.float64), tuple(all_flags), tuple(turned), log10_alpha, threshold, status
+    )
+
+
+class _Waiting:
+    """The columns of one product that wait."""
+
+    def __init__(self, start: Array, log_alpha: float, d: int) -> None:
+        self.columns = GradedColumns.of(start, log_alpha)
+        self.last: LastDirection | None = None
+        self.turned = False
+        self.log_alpha, self.d = log_alpha, d
+        signs = np.where(np.arange(len(start)) < d, 1.0, -1.0)
+        self.conserved = start.T @ (signs[:, None] * start)
+        self.square = len(start) == 2 * d == 2 * start.shape[1]
+
+    @property
+    def longest(self) -> float:
+        """The logarithm of the longest column; -inf without columns."""
+        return -math.inf if self.empty else float(self.columns.logs[0])
+
+    @property
+    def empty(self) -> bool:
+        return len(self.columns.logs) == 0
+
+    def outside(self, gradient: Array, active: Array) -> None:
+        """Enter a plateau: keep what is off the active columns, and the gradient there."""
+        projection = off(active, self.d)
+        gradient = projection[: self.d, : self.d] @ gradient @ projection[self.d :, self.d :]
+        self.active = active
+        self.u, self.sigma, self.vt = np.linalg.svd(gradient, full_matrices=False)
+        self.h = swap(gradient)
+        if active.shape[1] and not self.empty:
+            self.columns.apply(projection)
+            self._place()
+
+    def follow(self, active: Array) -> None:
+        """Follow the last direction by volumes from now on, if there are as many columns as rows."""
+        self.turned = True
+        if self.last is None and self.square and not self.empty:
+            self.active = active
+            self.columns.apply(off(active, self.d))
+            self.last = LastDirection.of(self.columns, self.active, self.conserved, self.log_alpha)
+
+    def drop_first(self) -> None:
+        self.columns.drop_first()
+        if self.empty:
+            self.last = None
+
+    def time_to(self, log_length: float, sigma: float, earliest: float) -> float:
+        """Advance until the longest column has a length, and return the time that takes, not below `earliest`."""
+        total = 0.0
+        for _ in range(_MOST_ROUNDS):
+            z = self.columns.units[:, 0]
+            rate = float(z @ self.h @ z)
+            missing = log_length - float(self.columns.logs[0])
+            if abs(missing) < _LANDED * max(1.0, abs(log_length)):
+                break
+            dt = max(missing / (rate if rate > 0.2 * sigma else sigma), earliest - total)
+            if dt == 0:
+                break
+            if dt < 0 or not self._jump(dt):
+                dt = math.copysign(min(abs(dt), _GROWTH / sigma), dt)
+                self._apply(dt)
+            total += dt
+        return total
+
+    def advance(self, dt: float) -> None:
+        """Follow the plateau for a time."""
+        if self.empty or dt == 0:
+            return
+        size = float(self.sigma[0])
+        while dt and not (dt > 0 and self._jump(dt)):
+            part = math.copysign(min(abs(dt), _GROWTH / size), dt)
+            self._apply(part)
+            dt -= part
+
+    def carry(self, step: Step, j: int) -> None:
+        """Follow one step of phase B, and keep what is off its active columns."""
+        if self.empty:
+            return
+        active = step.start[j]
+        for matrix in maps(step, j):
+            before = GradedColumns(self.columns.units, self.columns.logs, self.columns.rows)
+            self.columns.apply(off(step.end[j], self.d) @ matrix)
+            if self.last is not None:
+                self.last.carry(matrix, before, active, self.columns, step.end[j])
+        self.active = step.end[j]
+
+    def _jump(self, dt: float) -> bool:
+        """Add rate · dt to the logarithms if the columns are eigenvectors of H."""
+        units = self.columns.units
+        moved = self.h @ units
+        rates = (units * moved).sum(axis=0)
+        if float(np.abs(moved - rates * units).max()) > _ALIGNED * float(self.sigma[0]):
+            return False
+        self.columns.logs = self.columns.logs + rates * dt
+        if self.last is not None:
+            turn = 1.0 if self.last.log_w >= self.last.log_partner else -1.0
+            self.last.log_w += turn * rates[-1] * dt
+            self.last.log_partner -= turn * rates[-1] * dt
+            self._place()
+        return True
+
+    def _apply(self, dt: float) -> None:
+        """Multiply by exp(H dt)."""
+        matrix = np.eye(len(self.h))
+        grown, turned = np.cosh(self.sigma * dt) - 1, np.sinh(self.sigma * dt)
+        d, u, vt = self.d, self.u, self.vt
+        matrix[:d, :d] += (u * grown) @ u.T
+        matrix[d:, d:] += (vt.T * grown) @ vt
+        matrix[:d, d:] = (u * turned) @ vt
+        matrix[d:, :d] = matrix[:d, d:].T
+        before = GradedColumns(self.columns.units, self.columns.logs, self.columns.rows)
+        self.columns.apply(matrix)
+        if self.last is not None:
+            self.last.carry(matrix, before, self.active, self.columns, self.active)
+
+    def _place(self) -> None:
+        if self.last is not None:
+            self.last.place(self.columns, self.active)
+
+
+def _speed(step: Step) -> float:
+    """Return |dZ/dt| / |Z| at the end of a step, in largest entries."""
+    pairs = [(z, slope) for z, slope in zip(step.end, step.end_slope, strict=True) if z.size]
+    return max(float(np.abs(slope).max()) for _, slope in pairs) / max(float(np.abs(z).max()) for z, _ in pairs)
+
+
+def _crossing(stage: LimitStage, threshold: float) -> float:
+    """Return when, in phase B, the singular value of the stage passes the threshold; inf if it never does."""
+    j, m = stage.matrix, stage.rank
+    d = stage.gradients[j].shape[0]
+
+    def size(factors: Factors) -> float:
+        s = np.linalg.svd(factors[j][:d] @ factors[j][d:].T, compute_uv=False)
+        return float(s[m])
+
+    if stage.steps and size(stage.steps[0].start) > threshold:
+        return math.log(threshold / size(stage.steps[0].start)) / (2 * stage.sigma)
+    for step in stage.steps:
+        if size(step.end) > threshold:
+            low, high = 0.0, 1.0
+            while low < (middle := 0.5 * (low + high)) < high:
+                low, high = (low, middle) if size(step.at(middle)) > threshold else (middle, high)
+            return step.time + high * step.duration
+    return math.inf

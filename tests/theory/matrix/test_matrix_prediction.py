@@ -1,0 +1,153 @@
+"""Stage times at finite α: against the flow, against known times, after turns, and where they cannot be trusted."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.theory.matrix.instances import anisotropic_sensing, head, head_data, sensing, start
+
+from rankrise import theory
+
+
+@functools.cache
+def stages_of_sensing(seed):
+    return theory.matrix_stages(sensing(seed), t_end=4.0, rtol=1e-5)
+
+
+# T_3 of 4 x 4 sensing, seed 0, from a flow in graded columns that shares no code with the package.
+FLOW_TIMES = {-16: 2.02918, -32: 2.15597, -64: 2.21939, -128: 2.25110, -256: 2.26696, -1000: 2.27875}
+
+
+@pytest.mark.parametrize(("log10_alpha", "time"), FLOW_TIMES.items())
+def test_times_of_sensing_are_those_of_the_flow(log10_alpha, time):
+    stages = stages_of_sensing(0)
+    prediction = stages.predict(start(sensing(0), 0), log10_alpha=log10_alpha)
+    assert float(prediction.times[2]) == pytest.approx(time, abs=1e-5)
+    assert prediction.status is theory.Status.FINISHED
+    assert not any(prediction.flagged)
+
+
+def test_predictions_tend_to_the_limit_as_one_over_log_alpha():
+    stages = stages_of_sensing(0)
+    errors = []
+    for log10_alpha in (-64, -256, -1_000_000):
+        prediction = stages.predict(start(sensing(0), 0), log10_alpha=log10_alpha)
+        errors.append((prediction.times - stages.times).abs())
+    torch.testing.assert_close(errors[0] / errors[1], torch.full((3,), 4.0, dtype=torch.float64), rtol=0.01, atol=0)
+    assert errors[2].max() < 1e-5
+
+
+# Times of the last direction in 75 digits by Cayley steps of second order, which stay in SO(2, 2) exactly.
+CAYLEY_TIMES = {
+    (106, -12): 3.24964,
+    (106, -24): 3.21105,
+    (131, -12): 0.50835,
+    (131, -24): 0.51427,
+    (136, -12): 3.83127,
+    (136, -24): 3.93299,
+}
+
+
+@pytest.mark.parametrize(("seed", "log10_alpha"), CAYLEY_TIMES)
+def test_a_direction_that_turned_joins_when_cayley_steps_say(seed, log10_alpha):
+    net = anisotropic_sensing(seed, 2, 6)
+    prediction = theory.matrix_stages(net, t_end=8.0, rtol=1e-5).predict(start(net, seed), log10_alpha=log10_alpha)
+    assert float(prediction.times[1]) == pytest.approx(CAYLEY_TIMES[seed, log10_alpha], rel=3e-4)
+    assert prediction.turned == (1,)
+    assert not any(prediction.flagged)
+
+
+def first_passages(flow, circuit, count):
+    values = getattr(flow, f"{circuit}_singular_values")[:, :count]
+    times = []
+    for column in values.unbind(1):
+        n = int((column > 1e-3).nonzero()[0])
+        low, high = column[n - 1 : n + 1].log().tolist()
+        left, right = flow.times[n - 1 : n + 1].tolist()
+        times.append(left + (math.log(1e-3) - low) / (high - low) * (right - left))
+    return times
+
+
+def test_times_of_a_head_are_those_of_its_flow():
+    x, y = head_data(5, 2, 24, 4)
+    net = head(5, 2, 24, 4)
+    stages, weights = theory.matrix_stages(net, max_stages=3, rtol=1e-5), start(net, 5)
+    prediction = stages.predict(weights, log10_alpha=-12)
+    end = 1.05 * float(prediction.times.max())
+    flow = theory.solve_matrix_flow(x, y, weights, alpha=1e-12, t_end=end, times=np.linspace(0, end, 4001).tolist())
+    counts = [stages.matrices.count(j) for j in range(2)]
+    measured = sorted(first_passages(flow, "kq", counts[0]) + first_passages(flow, "vo", counts[1]))
+    trusted = [k for k, flagged in enumerate(prediction.flagged) if not flagged]
+    assert len(trusted) >= 1
+    for k in trusted:
+        assert float(prediction.times[k]) == pytest.approx(measured[k], rel=1e-3)
+
+
+def test_a_prediction_needs_no_gradient_and_prints_as_a_table():
+    stages = stages_of_sensing(1)
+    net = stages._net
+    before = net.__class__._chunk_gradient
+    try:
+        net.__class__._chunk_gradient = None
+        prediction = stages.predict(start(net, 1), log10_alpha=-64)
+    finally:
+        net.__class__._chunk_gradient = before
+    lines = str(prediction).splitlines()
+    assert lines[0].startswith("stage          time  flags (log10 α = -64, threshold 0.001)")
+    assert len(lines) == len(stages.times) + 2
+
+
+def test_transitions_that_overlap_are_flagged_and_the_flag_is_inherited():
+    net = head(0, 2, 32, 4)
+    stages = theory.matrix_stages(net, rtol=1e-4)
+    large = stages.predict(start(net, 0), log10_alpha=-1)
+    assert any(theory.Flag.OVERLAP in flags for flags in large.flags)
+    first = large.flagged.index(True)
+    assert all(large.flagged[first:])
+    assert not any(stages.predict(start(net, 0), log10_alpha=-10_000).flagged)
+    never = stages.predict(start(net, 0), log10_alpha=-10_000, threshold=1e3)
+    assert math.isinf(never.times[0])
+    assert never.flags[0] == (theory.Flag.NEVER,)
+    assert all(flag.meaning for flag in theory.Flag)
+
+
+def test_a_turn_that_columns_cannot_follow_is_said():
+    net = anisotropic_sensing(131, 2, 6)
+    stages = theory.matrix_stages(net, ranks=[3], t_end=8.0, rtol=1e-4)
+    rng = np.random.default_rng(0)
+    prediction = stages.predict(list(rng.standard_normal((2, 2, 3))), log10_alpha=-64)
+    assert prediction.status is theory.Status.SIGN_FLIP
+    assert prediction.flags == ((), (theory.Flag.TURNED,))
+
+
+def test_a_direction_that_left_is_flagged():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((6, 4)) @ (np.eye(4) + 1.5 * rng.standard_normal((4, 4)))
+    y = 3 * rng.standard_normal(6)
+    net = theory.MatrixNetwork(
+        lambda x, *m: (x * torch.cat([part.reshape(1) for part in m])).sum(-1), x, y, shapes=[(1, 1)] * 4
+    )
+    stages = theory.matrix_stages(net, rtol=1e-3)
+    prediction = stages.predict([torch.ones(1, 1), 0.5 * torch.ones(1, 1)] * 4, log10_alpha=-32)
+    back = [k for k, j in enumerate(stages.matrices) if j in stages.matrices[:k]]
+    assert back
+    assert theory.Flag.LEFT in prediction.flags[back[0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"log10_alpha": 0.0}, r"`log10_alpha` must be negative and finite; got 0.0"),
+        ({"log10_alpha": -math.inf}, r"`log10_alpha` must be negative and finite"),
+        ({"threshold": 0.0}, r"`threshold` must be positive; got 0.0"),
+        ({"start": [torch.ones(4, 4)]}, r"`start` must hold two factors for each product"),
+        ({"start": [torch.ones(4, 3)] * 2}, r"put A_1, B_1, A_2, B_2, ... in this order"),
+        ({"start": [torch.full((4, 4), torch.nan)] * 2}, r"`start` must be finite"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, message):
+    arguments = {"start": start(sensing(0), 0), "log10_alpha": -32} | changes
+    with pytest.raises(ValueError, match=message):
+        stages_of_sensing(0).predict(arguments.pop("start"), **arguments)
