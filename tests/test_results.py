@@ -23,7 +23,7 @@ RUNS = ROOT / "results" / "runs"
 FOLDERS = sorted(path.parent for path in RUNS.glob("*/*/MANIFEST.json"))
 PICTURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
 OF_TABLES = [
-    path for path in PICTURES if not path.stem.endswith("-reverse")
+    path for path in PICTURES if not (path.stem.endswith("-reverse") or path.stem.startswith("live-"))
 ]  # those are of examples/track_a_training.py
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.signal import find_peaks
 
 from rankrise.signals._analysis import check_curve, check_fraction
 from rankrise.signals._trend import Array
@@ -125,6 +124,8 @@ def detect_slingshots(
     log_loss = np.log10(np.maximum(y, y[y > 0].min()))
     noise = 1.4826 / np.sqrt(6) * float(np.median(np.abs(np.diff(log_loss, n=2))))
     decades = max(decades, _NOISES * noise)
+    from scipy.signal import find_peaks  # seconds, which everything else here is imported without
+
     peaks, _ = find_peaks(log_loss)
     found: list[Slingshot] = []
     start = 0  # index after which the next trough may lie
