@@ -63,7 +63,7 @@ def test_resumed_run_compares_with_its_own_start(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_rank_of_the_kernel_rises_while_a_vit_learns_digits(tmp_path, seed):
-    data = load_dataset(DataConfig("digits", num_train=1500, num_test=200), root=None)
+    data = load_dataset(DataConfig("digits"), root=None)
     sizes = {"width": 64, "num_layers": 2, "num_heads": 4, "head_dim": 16, "mlp_width": 128}
     model = build_model(ViTConfig(image_size=8, num_channels=1, patch_size=2, **sizes), seed=seed)
     optimiser = torch.optim.AdamW(model.parameters(), 1e-3)
@@ -71,7 +71,7 @@ def test_rank_of_the_kernel_rises_while_a_vit_learns_digits(tmp_path, seed):
     probe, step = KernelProbe(images, targets=labels), 0
     with rr.RankTracker(model, tmp_path, every=100, quantities=(), probes=[probe]) as tracker:
         tracker.step(0)
-        for epoch in range(18):
+        for epoch in range(19):
             for inputs, targets in data.train_batches(batch_size=64, seed=seed, epoch=epoch):
                 nn.functional.cross_entropy(model(inputs), targets).backward()
                 optimiser.step()
