@@ -88,6 +88,7 @@ def stages(
         "num_weights": net.num_weights,
         "seed": seed,
         "status": found.status.value,
+        "stuck": [label(i) for i in found.stuck],
         "loss_at_start": float(found.losses[0]),
         "stages": stage_rows,
         "times": time_rows,
@@ -97,7 +98,7 @@ def stages(
     if as_json:
         typer.echo(_json(record))
     else:
-        _print(record, found.status.remedy)
+        _print(record, found.advice)
     if out is not None:
         _write_json(out, record)
         typer.echo(f"wrote {out / 'stages.json'}, stages.csv" + (", times.csv" if time_rows else ""), err=True)
@@ -269,6 +270,8 @@ def _power(log10_alpha: float) -> str:
 
 
 def _print(record: Mapping[str, object], remedy: str) -> None:
+    from rankrise.theory import Status
+
     typer.echo(f"{record['network']}: {record['num_weights']} weights, loss {record['loss_at_start']:.6g} at θ = 0\n")
     stage_rows = record["stages"]
     assert isinstance(stage_rows, list)
@@ -280,7 +283,7 @@ def _print(record: Mapping[str, object], remedy: str) -> None:
     if stage_rows and not failing:
         every = "every stage" if record["status"] == "finished" else "every stage shown"
         typer.echo(f"Assumptions 4.2 and 4.3 hold at {every}.")
-    if record["status"] != "finished":
+    if remedy != Status.FINISHED.remedy:
         typer.echo(f"{record['status']}: {remedy}")
     for key in ("times", "flows"):
         rows = record[key]

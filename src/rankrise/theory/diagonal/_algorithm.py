@@ -30,6 +30,7 @@ from rankrise.theory.diagonal._coordinates import (
 )
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import products_at
+from rankrise.theory.diagonal._saddles import find_stuck
 from rankrise.theory.diagonal._stage_records import Certificate, Stages, minimum_constant, winner_gap
 from rankrise.theory.diagonal._transition import (
     GRADIENT_FLOOR,
@@ -97,7 +98,8 @@ def incremental_stages(
         on_stage: Called with the rescaled time after each stage, for progress.
 
     Returns:
-        The stages; `status` says whether the end was reached.
+        The stages; `status` says whether the end was reached, or that the run is stuck at a saddle: then `stuck` names
+        the coordinates, and `advice` says what to do.
 
     Raises:
         ValueError: If an argument breaks its rule, or h is not finite on the way.
@@ -203,6 +205,12 @@ class _Run:
                 status = Status.T_END
             else:
                 status = self._stage(delta) if len(self.winners) < self.max_stages else Status.MAX_STAGES
+        idle: Index = np.zeros(0, dtype=np.intp)
+        stuck: tuple[int, ...] = ()
+        if status is Status.FINISHED:
+            idle = np.flatnonzero((self.q == 0) & (np.abs(self.gradient) <= GRADIENT_FLOOR * self.scale))
+            stuck = find_stuck(self.net, self.q, idle)
+            status = Status.SADDLE if stuck else status
         groups, signs, times, certificates = zip(*self.winners, strict=True) if self.winners else ((), (), (), ())
         products, losses, log_weights = zip(*self.points, strict=True)
         return Stages(
@@ -220,6 +228,8 @@ class _Run:
             status=status,
             num_gradients=self.num_gradients,
             num_jacobian_columns=self.num_columns,
+            stuck=stuck,
+            idle=tuple(idle.tolist()),
         )
 
     def _delta(self) -> Array:

@@ -28,6 +28,8 @@ from rankrise.theory.diagonal._coordinates import (
 )
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Piece, products_at
+from rankrise.theory.diagonal._saddles import find_stuck
+from rankrise.theory.diagonal._transition import GRADIENT_FLOOR
 
 # A product below this part of rtol does not move g noticeably: its growth is followed, its effect on g is left out.
 FELT = 1e-4
@@ -55,6 +57,8 @@ class Flow:
         num_steps: Steps tried.
         num_rejected: Steps that failed and were repeated.
         status: How the flow ended, with a remedy.
+        stuck: Coordinates that feel no gradient at the end although the loss falls if they move together; the status is
+            then SADDLE.
     """
 
     times: Tensor
@@ -71,6 +75,12 @@ class Flow:
     status: Status
     _start: Start = field(repr=False)
     _pieces: tuple[Piece, ...] = field(repr=False)
+    stuck: tuple[int, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """Say how the flow ended, which coordinates are stuck, and what to do about it."""
+        return self.status.at(float(self.losses[-1]), self.stuck)
 
     @property
     def u(self) -> Tensor:
@@ -190,6 +200,7 @@ def solve_flow(
             elif integrator.t > _HORIZON * inverse / scale:
                 status = Status.T_END
                 break
+    stuck = _find_stuck(net, integrator, scale) if status is Status.FINISHED else ()
     times, log_w, log_w_hat, losses, gradients = (np.array(column) for column in zip(*rows, strict=True))
     times = times / inverse
     if status is Status.FINISHED and t_end is not None:
@@ -206,10 +217,21 @@ def solve_flow(
         num_jacobian_columns=integrator.num_columns,
         num_steps=integrator.num_steps,
         num_rejected=integrator.num_rejected,
-        status=status,
+        status=Status.SADDLE if stuck else status,
+        stuck=stuck,
         _start=start,
         _pieces=tuple(pieces),
     )
+
+
+def _find_stuck(net: DiagonalNetwork, integrator: Integrator, scale: float) -> tuple[int, ...]:
+    """Return the coordinates at a saddle, if the flow is at rest and no coordinate that waits feels a gradient."""
+    idle = np.setdiff1d(np.arange(net.num_weights), integrator.active)
+    pull = np.abs(integrator.gradient)
+    if pull.max() > _AT_REST * scale or pull[idle].max(initial=0.0) > GRADIENT_FLOOR * scale:
+        return ()
+    q = np.where(np.isin(np.arange(net.num_weights), integrator.active), integrator.products, 0.0)
+    return find_stuck(net, q, idle)
 
 
 def _row(integrator: Integrator) -> tuple[float, Array, Array, float, Array]:

@@ -17,6 +17,7 @@ from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._status import Status
 
 _ROUNDING = 1e-12
+_HIGH = 1e-6  # a loss above this part of the first one is high
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,9 @@ class Stages:
         status: How the algorithm ended, with a remedy.
         num_gradients: Gradients computed.
         num_jacobian_columns: Hessian columns computed.
+        stuck: Coordinates that feel no gradient at the end although the loss falls if they move together; the status is
+            then SADDLE.
+        idle: All coordinates that are zero at the end and feel no gradient there.
     """
 
     coordinates: tuple[int, ...]
@@ -137,6 +141,19 @@ class Stages:
     status: Status
     num_gradients: int
     num_jacobian_columns: int
+    stuck: tuple[int, ...] = ()
+    idle: tuple[int, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """Say how the algorithm ended, which coordinates never moved, and what to do about it."""
+        loss = float(self.losses[-1])
+        if self.idle and self.status is Status.FINISHED and loss > _HIGH * float(self.losses[0]):
+            return (
+                f"The loss ends at {loss:.4g} while coordinates {self.idle} feel no gradient and never move: "
+                "check that h uses them."
+            )
+        return self.status.at(loss, self.stuck)
 
     def activation_times(self) -> Tensor:
         """Return the first time each coordinate activates, (p,); inf for those that never do.
