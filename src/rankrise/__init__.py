@@ -17,6 +17,7 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from rankrise import checkpoints as checkpoints
     from rankrise import gauges as gauges
+    from rankrise import growth as growth
     from rankrise import heads as heads
     from rankrise import kernels as kernels
     from rankrise import lab as lab
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from rankrise.gauges import fold_sigma as fold_sigma
     from rankrise.gauges import sigma_reparam as sigma_reparam
     from rankrise.gauges import zero_sum_cross_entropy as zero_sum_cross_entropy
+    from rankrise.growth import Growth as Growth
+    from rankrise.growth import GrowthCallback as GrowthCallback
+    from rankrise.growth import growing_lora as growing_lora
+    from rankrise.growth import save_adapter as save_adapter
     from rankrise.linalg import delta_spectrum as delta_spectrum
     from rankrise.linalg import delta_stable_rank as delta_stable_rank
     from rankrise.linalg import delta_svd as delta_svd
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
 _SUBPACKAGES = (
     "checkpoints",
     "gauges",
+    "growth",
     "heads",
     "kernels",
     "lab",
@@ -64,6 +70,8 @@ _SUBPACKAGES = (
 _NAMES = {
     "rankrise.checkpoints": ("diff", "extract_lora", "function_rank"),
     "rankrise.gauges": ("attention_entropy", "fold_sigma", "sigma_reparam", "zero_sum_cross_entropy"),
+    "rankrise.gauges": ("attention_entropy",),
+    "rankrise.growth": ("Growth", "GrowthCallback", "growing_lora", "save_adapter"),
     "rankrise.linalg": (
         "product_spectrum",
         "delta_spectrum",

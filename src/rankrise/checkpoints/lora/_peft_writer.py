@@ -230,7 +230,7 @@ def lora_arguments(
         parameters: Which of `ranks` are parameters; PEFT takes these as `target_parameters`.
     """
     names = sorted(ranks, key=lambda name: (-len(name), name))
-    most_common = max(set(ranks.values()), key=lambda r: (list(ranks.values()).count(r), r), default=8)
+    largest = max(ranks.values(), default=8)  # engines that read `r` alone reserve room for it
     pattern = {escaped(name): ranks[name] for name in names}
     modules = sorted(set(ranks) - set(parameters))
     longer = sorted(other for other in set(others) - set(ranks) if any(other.endswith(f".{name}") for name in modules))
@@ -239,8 +239,8 @@ def lora_arguments(
     if is_ambiguous and not parameters:
         targets = f"(?:{'|'.join(escaped(name) for name in modules)})"
     found = {
-        "r": most_common,
-        "lora_alpha": most_common,
+        "r": largest,
+        "lora_alpha": largest,
         "target_modules": targets,
         "rank_pattern": pattern,
         "alpha_pattern": dict(pattern),

@@ -1,0 +1,86 @@
+"""When a growing adapter looks, grows and is cut.
+
+both    uniform ranks at first; grows to `over` times the budget while 0.4 of the steps pass; cut at half of them
+grow    the same from nothing
+early   from nothing to the budget while 0.12 of the steps pass; no cut
+cut     uniform ranks of `over` times the budget, cut at half of the steps; nothing grows: the control of the others
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rankrise._arguments import check_choice
+
+Mode = Literal["both", "early", "grow", "cut"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+_EVENTS = {"both": (8, 0.4), "grow": (8, 0.4), "early": (3, 0.12)}  # how many at most, until which part of the steps
+_CUT_AT = 0.5
+_MOST, _LEAST = 4, 2  # micro-batches of the shortest part of a window, over all processes
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps of one training; `growth_schedule` makes it."""
+
+    mode: Mode
+    over: float  # parameters at the most, in budgets
+    events: tuple[int, ...]  # steps after which something may grow
+    window: int  # steps that the gradient is watched before an event
+    micro_batches: int  # m: a window is m to the right, m to the left, 2m for the signal
+    cut_at: int | None
+
+    @property
+    def starts_uniform(self) -> bool:
+        """Whether every module begins with directions."""
+        return self.mode in ("both", "cut")
+
+    def opens_at(self, step: int) -> bool:
+        """Whether a window begins after this step."""
+        return any(event - self.window == step for event in self.events)
+
+
+def growth_schedule(
+    mode: Mode, total_steps: int, *, over: float = 2.0, per_step: int = 1, events: int | None = None
+) -> Schedule:
+    """Make the schedule of a training.
+
+    Windows do not overlap: where there are too few steps for that, a window takes fewer micro-batches, from 4 times 4
+    down to 4 times 2, and after that there are fewer events.
+
+    Args:
+        mode: As in the table above.
+        total_steps: Optimiser steps of the training.
+        over: Parameters at the most, in budgets.
+        per_step: Micro-batches of one optimiser step, over all processes.
+        events: How many events at most; 8, or 3 for `early`.
+
+    Raises:
+        ValueError: An unknown mode, a value out of its range, or fewer steps than one window takes.
+
+    >>> growth_schedule("both", 1000).events
+    (50, 100, 150, 200, 250, 300, 350, 400)
+    >>> growth_schedule("early", 200).window
+    8
+    """
+    check_choice("mode", mode, MODES)
+    if total_steps < 1 or per_step < 1:
+        raise ValueError(f"`total_steps` and `per_step` must be positive; got {total_steps} and {per_step}.")
+    if over < 1:
+        raise ValueError(f"`over` must be at least 1; got {over:g}.")
+    cut_at = None if mode == "early" else max(1, int(_CUT_AT * total_steps))
+    if mode == "cut":
+        return Schedule(mode, over, (), 0, 0, cut_at)
+    most, until = _EVENTS[mode]
+    most = most if events is None else events
+    end = int(until * total_steps)
+    for size in range(_MOST, _LEAST - 1, -1):
+        window = sum(-(-part // per_step) for part in (size, size, 2 * size))
+        if end // most >= window:
+            break
+    number = min(most, end // window)
+    if number < 1:
+        raise ValueError(
+            f"Mode {mode!r} needs {window} steps to watch the gradient before {until:g} of the training is over; with "
+            f"{total_steps} steps there are {end}. Train longer, accumulate more micro-batches, or use mode 'cut'."
+        )
+    return Schedule(mode, over, tuple(end * (i + 1) // number for i in range(number)), window, size, cut_at)
