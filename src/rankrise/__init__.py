@@ -70,7 +70,6 @@ _SUBPACKAGES = (
 _NAMES = {
     "rankrise.checkpoints": ("diff", "extract_lora", "function_rank"),
     "rankrise.gauges": ("attention_entropy", "fold_sigma", "sigma_reparam", "zero_sum_cross_entropy"),
-    "rankrise.gauges": ("attention_entropy",),
     "rankrise.growth": ("Growth", "GrowthCallback", "growing_lora", "save_adapter"),
     "rankrise.linalg": (
         "product_spectrum",

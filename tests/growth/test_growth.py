@@ -198,9 +198,11 @@ def test_nothing_eligible_is_uniform_lora():
 def test_schedules():
     assert growth_schedule("both", 1000).cut_at == 500
     assert growth_schedule("early", 1000).cut_at is None
-    assert growth_schedule("both", 200).micro_batches == 2
-    assert growth_schedule("both", 100).events == (8, 16, 24, 32, 40)
-    assert growth_schedule("both", 1000, per_step=8).window == 3
+    assert growth_schedule("both", 1000).micro_batches == 8
+    assert growth_schedule("both", 200).events == (16, 32, 48, 64, 80)
+    assert growth_schedule("both", 200).micro_batches == 4
+    assert growth_schedule("both", 30).micro_batches == 3
+    assert growth_schedule("both", 1000, per_step=8).window == 4
     assert growth_schedule("cut", 10).events == ()
     for total in range(25, 400, 7):
         schedule = growth_schedule("both", total)

@@ -9,15 +9,14 @@ With `A[probe] = V` and `B[probe] = 0` a module's output is unchanged, and the g
 the roles exchanged that of `A[probe]` is `Uᵀ G`. A window has three parts: random V gives U, one step of power
 iteration on other micro-batches gives (u_i, v_i), and micro-batches that chose neither give the signal
 
-    s̄_i = mean_b s_ib,    t_i = s̄_i √n / sd_b(s_ib),
+    s̄_i = mean_b s_ib,    t_i = s̄_i √n / sd_b(s_ib).
 
-where sd is that of the direction itself or of all directions of the module, whichever is larger: n is small. So s̄ is
-about 0 where the gradient is noise, which the largest singular value of a mean gradient is not. A signal counts where
-all signals of an event together would exceed it by chance in one of a hundred events (Bonferroni).
+So s̄ is about 0 where the gradient is noise, which the largest singular value of a mean gradient is not. A signal counts
+where t is so large that noise passes anywhere in the model at one event in two hundred: the quantile of Student's
+distribution with n − 1 degrees of freedom at 0.005 divided by the number of directions (Bonferroni).
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ from torch import Tensor
 from rankrise.growth._slots import Slots
 
 PARTS = ("right", "left", "signal")
-_BY_CHANCE = 0.005  # share of events at which noise may grow something, at most: half of what is promised
+_BY_CHANCE = 0.005  # share of events at which noise may grow something
 _SUMS = ("first", "second", "signal", "signal_squares")
 
 
@@ -128,7 +127,6 @@ class ModuleProbe:
             return []
         mean = self.sums["signal"] / n
         variance = ((self.sums["signal_squares"] / n - mean.square()) * n / (n - 1)).clamp_min(0)
-        variance = torch.maximum(variance, variance.mean())
         t = (mean / (variance / n).sqrt()).tolist()
         first, second = self.sums["first"] / n, self.sums["second"] / n
         return [
@@ -153,17 +151,12 @@ class ModuleProbe:
 
 
 def needed_t(candidates: Sequence[Candidate]) -> float:
-    """How many standard errors above zero a signal must be, so that noise passes in one of a hundred events.
-
-    The quantile of Student's distribution, with as many degrees of freedom as the pooled deviation of a module has.
-    """
+    """How many standard errors above zero a signal must be, so that noise passes at one event in two hundred."""
     if not candidates:
         return math.inf
     from scipy.stats import t
 
-    per_module = Counter(c.module for c in candidates)
-    freedom = min(per_module[c.module] * (c.count - 1) for c in candidates)
-    return float(t.isf(_BY_CHANCE / len(candidates), freedom))
+    return float(t.isf(_BY_CHANCE / len(candidates), min(c.count for c in candidates) - 1))
 
 
 def sum_over_processes(probes: Sequence[ModuleProbe]) -> list[tuple[int, dict[str, Tensor]]]:

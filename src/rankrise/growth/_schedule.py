@@ -15,7 +15,7 @@ Mode = Literal["both", "early", "grow", "cut"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 _EVENTS = {"both": (8, 0.4), "grow": (8, 0.4), "early": (3, 0.12)}  # how many at most, until which part of the steps
 _CUT_AT = 0.5
-_MOST, _LEAST = 4, 2  # micro-batches of the shortest part of a window, over all processes
+_MOST, _USUAL, _LEAST = 8, 4, 2  # micro-batches of the shortest part of a window, over all processes
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def growth_schedule(
 ) -> Schedule:
     """Make the schedule of a training.
 
-    Windows do not overlap: where there are too few steps for that, a window takes fewer micro-batches, from 4 times 4
-    down to 4 times 2, and after that there are fewer events.
+    Windows do not overlap. A window takes 4 times 8 micro-batches where all events have room for that, and at least 4
+    times 4 where one event has: there are fewer events then. In a training that is too short for this it takes fewer.
 
     Args:
         mode: As in the table above.
@@ -60,7 +60,7 @@ def growth_schedule(
     >>> growth_schedule("both", 1000).events
     (50, 100, 150, 200, 250, 300, 350, 400)
     >>> growth_schedule("early", 200).window
-    8
+    16
     """
     check_choice("mode", mode, MODES)
     if total_steps < 1 or per_step < 1:
@@ -73,9 +73,10 @@ def growth_schedule(
     most, until = _EVENTS[mode]
     most = most if events is None else events
     end = int(until * total_steps)
+    window = size = 0
     for size in range(_MOST, _LEAST - 1, -1):
         window = sum(-(-part // per_step) for part in (size, size, 2 * size))
-        if end // most >= window:
+        if end // (most if size > _USUAL else 1) >= window:
             break
     number = min(most, end // window)
     if number < 1:
