@@ -276,8 +276,13 @@ def outside_gradient(gradient: Array, factors: Array, shape: tuple[int, int], ra
 
 
 def _overlaps(j: int, before: Outside, after: Outside, steps: Sequence[Step], *, won: bool) -> tuple[float, ...]:
-    """Return the leading minors between the directions of product j that wait, before and after phase B."""
-    frame, new = before.frame[:, 1 if won else 0 :], after.frame
+    """Return the leading minors between the directions of product j that wait, before and after phase B.
+
+    The last direction of a square product is what the others leave, so that its overlap says nothing.
+    """
+    signed = 1 if before.sign else 0
+    frame = before.frame[:, 1 if won else 0 : before.frame.shape[1] - signed]
+    new = after.frame[:, : after.frame.shape[1] - signed]
     if frame.shape[1] == 0 or new.shape[1] != frame.shape[1]:
         return ()
     return leading_minors(new, transport(frame, steps, j))

@@ -4,7 +4,8 @@ Symbols:
     σ_i     singular values of G⊥ = P_U G P_V, the gradient outside the active directions, descending
     s_i     exponents (rapidities over log(1/α)) of the directions of a product that wait, descending
     minors  for each matrix and q: |det(E'_qᵀ Q_q)| with E'_q the top-q directions [u; v]/√2 after phase B and Q_q an
-            orthonormal basis of what phase B makes of the top-q directions before: 0 where the rule fails, 1 at best
+            orthonormal basis of what phase B makes of the top-q directions before: 0 where the rule fails, 1 at best;
+            without the last direction of a square product, which is what the others leave
 """
 
 import math
