@@ -67,7 +67,8 @@ def main() -> None:
         root = Path(folder)
         list_many(root / "many", 1000)
         open_long(root / "long")
-        asyncio.run(stream_many(root / "live", options))
+        asyncio.run(stream_many(root / "growing", options, num_before=1, is_whole=True))
+        asyncio.run(stream_many(root / "steady", options, num_before=60, is_whole=False))
         asyncio.run(train_beside(root / "training", options))
 
 
@@ -168,10 +169,15 @@ async def listen(url: str, path: str, counts: list[int], number: int) -> None:
         writer.close()
 
 
-async def stream_many(folder: Path, options: argparse.Namespace) -> None:
-    """Memory and CPU of the server while streams look at runs that are written, every run every two seconds."""
+async def stream_many(folder: Path, options: argparse.Namespace, *, num_before: int, is_whole: bool) -> None:
+    """Memory and CPU of the server while streams look at runs, each of which is written every two seconds.
+
+    With `is_whole` a whole measurement is written each time, so that there is more and more to show; otherwise one
+    loss, so that what there is to show stays nearly the same.
+    """
     generator = np.random.default_rng(0)
     runs = [begin_run(folder / f"{number:02}") for number in range(options.runs)]
+    num_rows = [sum(record(run, step, generator) for step in range(num_before)) for run in runs]
     with Server(folder) as server:
         ids = [run["id"] for run in json.loads(server.get("runs")[1])["runs"]]
         counts = [0] * options.streams
@@ -180,11 +186,16 @@ async def stream_many(folder: Path, options: argparse.Namespace) -> None:
             for number in range(options.streams)
         ]
         memory: list[float] = []
-        begin, step, cpu = time.monotonic(), 0, server.cpu()
+        before, step = sum(num_rows), num_before - 1
+        begin, cpu = time.monotonic(), server.cpu()
         while time.monotonic() - begin < options.seconds:
             step += 1
-            for run in runs:
-                record(run, step, generator)
+            for number, run in enumerate(runs):
+                if is_whole:
+                    num_rows[number] += record(run, step, generator)
+                else:
+                    run.append(scalar_rows([(step, "loss", 1 / (step + 1))]))
+                    num_rows[number] += 1
             await asyncio.sleep(2.0)
             memory.append(server.megabytes())
         cpu = (server.cpu() - cpu) / (time.monotonic() - begin)
@@ -193,8 +204,8 @@ async def stream_many(folder: Path, options: argparse.Namespace) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     quarter = len(memory) // 4
     print(
-        f"{options.streams} streams on {options.runs} runs for {options.seconds:.0f} s, {step} measurements each: "
-        f"{min(counts)} to {max(counts)} events a stream, {cpu:.2f} of a core"
+        f"{options.streams} streams on {options.runs} runs for {options.seconds:.0f} s, {sum(num_rows) - before} rows "
+        f"beside {before}: {min(counts)} to {max(counts)} events a stream, {cpu:.2f} of a core"
     )
     parts = [statistics.median(memory[n * quarter : (n + 1) * quarter]) for n in range(4)]
     print(

@@ -184,7 +184,9 @@ class StreamTail:
         if not self._head:
             self._head = data[: reader.head]
         if reader.blocks:
-            table = pa.concat_tables([self._table, pa.Table.from_batches(reader.blocks, schema=schema())])
+            # a copy, because blocks are views of what was read of the file, whose other half are heads of messages
+            new_rows = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
+            table = pa.concat_tables([self._table, new_rows])
             is_scattered = table["step"].num_chunks > _MOST_CHUNKS
             self._table = table.combine_chunks() if is_scattered else table
 

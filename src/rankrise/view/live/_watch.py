@@ -34,10 +34,9 @@ class Watched:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _follower: RunFollower | None = None
     _seen: object = None
-    _run: RunData | None = None
+    _run: RunData | None = None  # until its stages are found, because it holds much more than its table
     _state: str = ""
     _stages: tuple[RunStage, ...] | None = None
-    _staged: RunData | None = None  # the snapshot whose stages were found
     _payload: bytes = b""
     _free_at: float = 0.0
     _stages_at: float = 0.0
@@ -64,7 +63,7 @@ class Watched:
                 self._state = followed.state
                 self._run = RunData.of_followed(self._path(), followed)
                 self._seen = seen
-                return self._encode()
+                return self._encode(self._run)
             except (OSError, ValueError) as error:
                 self._forget()
                 return self._say({"state": "damaged", "problem": " ".join(show(error).split())})
@@ -75,7 +74,7 @@ class Watched:
         """Look for the stages of what was read last, if that was not done; return whether the payload is new."""
         with self._lock:
             run, begin = self._run, time.monotonic()
-            if run is None or run is self._staged or begin < self._stages_at:
+            if run is None or begin < self._stages_at:
                 return False
         try:
             stages = run.stages()  # may take seconds, in which pages are answered
@@ -84,8 +83,13 @@ class Watched:
         rest = max(_LEAST_STAGE_REST, _STAGE_REST * (time.monotonic() - begin))
         with self._lock:
             self._stages_at = time.monotonic() + rest
-            self._staged, self._stages = run, stages
-            return self._run is not None and self._encode()
+            is_new, self._stages = stages != self._stages, stages
+            if self._run is None:  # the run was lost meanwhile
+                return False
+            is_said = is_new and self._encode(self._run)
+            if self._run is run:
+                self._run = None
+            return is_said
 
     def spectra(self, **place: Any) -> dict[str, Any]:
         """The spectra of one head.
@@ -94,9 +98,11 @@ class Watched:
             ValueError: There are none.
         """
         self.payload()
-        if self._run is None:
-            raise ValueError("The run must be readable to show its spectra; it is damaged or gone.")
-        return spectra(self._run, **place)
+        with self._lock:
+            if self._follower is None:
+                raise ValueError("The run must be readable to show its spectra; it is damaged or gone.")
+            run = RunData.of_followed(self._path(), self._follower.read())
+        return spectra(run, **place)
 
     def close(self) -> None:
         """Give up the files and what was read of them."""
@@ -113,9 +119,8 @@ class Watched:
             raise FileNotFoundError("The run must be in the folder that is served; it was removed.")
         return self.catalogue.open(entry)
 
-    def _encode(self) -> bool:
-        assert self._run is not None
-        return self._say(snapshot(self._run, self._state, self._stages))
+    def _encode(self, run: RunData) -> bool:
+        return self._say(snapshot(run, self._state, self._stages))
 
     def _say(self, record: dict[str, Any]) -> bool:
         entry = self.catalogue.find(self.run_id)
@@ -130,5 +135,4 @@ class Watched:
     def _forget(self) -> None:
         if self._follower is not None:
             self._follower.close()
-        self._follower = self._run = self._seen = None
-        self._stages = self._staged = None
+        self._follower = self._run = self._seen = self._stages = None
