@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rankrise.checkpoints import Diff
     from rankrise.runs import Comparison, RunData
     from rankrise.store import Followed
+    from rankrise.theory import Flow, Stages
 
 
 def diff_page(diff: "Diff") -> str:
@@ -32,6 +33,13 @@ def plot_comparison(comparison: "Comparison", figure_id: str, options: "Mapping[
     from rankrise.view import figure_of_comparison, picture
 
     return picture(figure_of_comparison(figure_id, comparison, **options))
+
+
+def plot_stages(stages: "Stages | None", flow: "Flow | None") -> "Figure":
+    """Draw stages and a flow over one another, for `Stages.plot` and `Flow.plot`."""
+    from rankrise.view import picture, stages_figure
+
+    return picture(stages_figure(stages, flow))
 
 
 def run_cell(folder: "Path", followed: "Followed", *, with_stages: bool) -> str:

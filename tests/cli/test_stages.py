@@ -190,3 +190,57 @@ def test_files_hold_no_paths_and_are_not_written_through_links(stages, tmp_path)
     assert str(tmp_path) not in written
     assert json.loads(written)["command"] == "rankrise stages --input data.npz --out=out"
     assert (tmp_path / "victim").read_text() == "precious"
+
+
+OWN = """import torch
+
+def h(x, q):
+    return torch.tanh(x * q[:3]) @ q[3:]
+
+def flat(x, q):
+    return x @ q
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own_network(tmp_path):
+    """Write a file with networks, and data for them."""
+    (tmp_path / "mine.py").write_text(OWN)
+    x = np.random.default_rng(0).standard_normal((50, 3))
+    np.savez(tmp_path / "data.npz", x=x, y=np.tanh(x[:, 0]))
+    return ["--input", str(tmp_path / "data.npz"), "--network", f"{tmp_path}/mine.py:"]
+
+
+def test_own_network(stages, own_network):
+    *words, network = own_network
+    record = json.loads(stages(*words, f"{network}flat", "--num-weights", "3", "--json").stdout)
+    assert record["network"] == "mine.py:flat"
+    assert record["stages"][0]["joins"] == "q[0]"
+    assert record["stuck"] == []
+
+
+def test_own_network_that_is_stuck_is_told_what_to_do(stages, own_network):
+    *words, network = own_network
+    done = stages(*words, f"{network}h", "--num-weights", "6")
+    assert done.returncode == 0
+    assert "stuck_at_saddle: Stuck at a saddle of loss" in done.stdout
+    assert "h(x, q + q0)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        ("h", [], "`--num-weights` must be given"),
+        ("number", ["--num-weights", "3"], "has no function 'number'"),
+        ("1", ["--num-weights", "3"], "`--network` must be FILE.py:NAME"),
+        ("h", ["--num-weights", "5"], "pass the length of q that h expects"),
+    ],
+)
+def test_own_network_that_cannot_be_used(stages, own_network, name, more, message):
+    *words, network = own_network
+    done = stages(*words, f"{network}{name}", *more)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

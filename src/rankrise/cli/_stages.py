@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+import runpy
 import sys
 import tempfile
 import tokenize
@@ -44,6 +45,10 @@ def stages(
         Path | None,
         typer.Option("--input", help="Own data: an .npz with x and y both (N, n, d), or x (N, p) and y (N,)."),
     ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Own network: FILE.py:NAME of a function h(x, q); the file is run.")
+    ] = None,
+    num_weights: Annotated[int | None, typer.Option(help="Length of q; needed with --network.")] = None,
     alpha: Annotated[list[float] | None, typer.Option(help="Also solve the flow at this α; repeatable.")] = None,
     log10_alpha: Annotated[
         list[float] | None, typer.Option(help="Also solve the flow at this log10 α, of any size; repeatable.")
@@ -68,6 +73,10 @@ def stages(
     from rankrise import theory
 
     net, name, label = _network(data, dim=dim, tokens=tokens, samples=samples, seed=seed)
+    if network is not None:
+        net, name, label = _own_network(network, net, num_weights)
+    elif num_weights is not None:
+        raise typer.BadParameter("`--num-weights` belongs to `--network`; leave it out, or name your own h.")
     report = progress()
     found = theory.incremental_stages(
         net,
@@ -171,6 +180,28 @@ def _network(
     if x.dim() == 2:
         return theory.linear(x, y), f"linear network, {path.name}", lambda i: f"q[{i}]"
     return theory.attention_head(x, y), f"attention head, {path.name}", _circuit_label(x.shape[-1])
+
+
+def _own_network(where: str, like: "DiagonalNetwork", num_weights: int | None) -> "tuple[DiagonalNetwork, str, Label]":
+    """Return a network of the caller's own h on the data of another one, its name, and names for its coordinates."""
+    from rankrise import theory
+
+    file, _, function = where.rpartition(":")
+    path = Path(file)
+    if not function.isidentifier() or path.suffix != ".py" or not path.is_file():
+        raise ValueError(
+            f"`--network` must be FILE.py:NAME of a file that is there; got {where}: write h(x, q) with torch "
+            "functions and pass for instance mine.py:h."
+        )
+    if num_weights is None:
+        raise ValueError("`--num-weights` must be given with `--network`; got nothing: pass the length of q.")
+    h = runpy.run_path(str(path)).get(function)
+    if not callable(h):
+        raise ValueError(
+            f"`--network` must name a function; {path.name} has no function {function!r}: correct the name."
+        )
+    net = theory.DiagonalNetwork(h, *like.data, num_weights=num_weights)
+    return net, f"{path.name}:{function}", lambda i: f"q[{i}]"
 
 
 def _member(archive: zipfile.ZipFile, name: str, num_file_bytes: int) -> str:

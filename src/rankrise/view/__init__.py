@@ -58,6 +58,7 @@ from rankrise.view._spectra import perturbation_vs_init as perturbation_vs_init
 from rankrise.view._spectra import spectrum_over_training as spectrum_over_training
 from rankrise.view._stable_ranks import stable_rank_by_head as stable_rank_by_head
 from rankrise.view._stable_ranks import stable_rank_over_training as stable_rank_over_training
+from rankrise.view._stages_figure import stages_figure as stages_figure
 
 if TYPE_CHECKING:
     from rankrise.view._diff_page import diff_page as diff_page

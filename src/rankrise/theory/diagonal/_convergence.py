@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankrise._tables import table
 from rankrise.theory._tasks import ArrayLike
 from rankrise.theory.diagonal._algorithm import incremental_stages
 from rankrise.theory.diagonal._coordinates import log_inverse_alpha, resolve_log10_alpha
@@ -42,6 +43,21 @@ class StageTimes:
     predicted: Tensor
     num_gradients: tuple[int, ...]
     num_jacobian_columns: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return a row per α and coordinate: times of the limit, of the flow, and of the finite-α form where it ran."""
+        rows = [
+            {
+                "coordinate": i,
+                "log10 α": value,
+                "limit": float(self.limit[column]),
+                "flow": float(self.measured[row, column]),
+                "predicted": float(self.predicted[row, column]),
+            }
+            for column, i in enumerate(self.coordinates)
+            for row, value in enumerate(self.log10_alphas)
+        ]
+        return table(rows) or "No coordinate activates by t_end."
 
     @property
     def distances(self) -> Tensor:

@@ -106,6 +106,11 @@ class DiagonalNetwork:
         """The number N of samples."""
         return len(self._x)
 
+    @property
+    def data(self) -> tuple[Tensor, Tensor]:
+        """The inputs and the targets, as the network uses them."""
+        return self._x, self._y
+
     def loss(self, q: ArrayLike) -> float:
         """Return L(q)."""
         q = self._checked(q)

@@ -10,11 +10,14 @@ Symbols:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rankrise._doors import plot_stages
+from rankrise._tables import table
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
@@ -30,6 +33,9 @@ from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Piece, products_at
 from rankrise.theory.diagonal._saddles import find_stuck
 from rankrise.theory.diagonal._transition import GRADIENT_FLOOR
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # A product below this part of rtol does not move g noticeably: its growth is followed, its effect on g is left out.
 FELT = 1e-4
@@ -81,6 +87,26 @@ class Flow:
     def advice(self) -> str:
         """Say how the flow ended, which coordinates are stuck, and what to do about it."""
         return self.status.at(float(self.losses[-1]), self.stuck)
+
+    def __str__(self) -> str:
+        """Return the coordinates in the order in which they pass 1e-3 as a table, and how the flow ended."""
+        first = activation_times(self)
+        rows = [
+            {"coordinate": i, "time": float(first[i]), "product at the end": float(self.products[-1, i])}
+            for i in first.argsort(stable=True).tolist()
+            if first[i] < math.inf
+        ]
+        ended = f"{self.status.value} at {float(self.times[-1]):.6g}, loss {float(self.losses[-1]):.6g}"
+        advice = "" if self.status is Status.FINISHED else f". {self.advice}"
+        return "\n".join([table(rows) or "No product passes 1e-3.", f"α = 10^{self.log10_alpha:g}: {ended}{advice}"])
+
+    def plot(self) -> "Figure":
+        """Draw loss and products against rescaled time, as a figure of matplotlib; `Stages.plot(flow)` draws both.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        return plot_stages(None, self)
 
     @property
     def u(self) -> Tensor:

@@ -57,6 +57,10 @@ class PerturbationTest:
         """Whether there was anything to perturb."""
         return len(self.distances) > 0
 
+    def __str__(self) -> str:
+        """Return the verdict."""
+        return self.verdict
+
     @property
     def verdict(self) -> str:
         """Say in one sentence what the test showed.

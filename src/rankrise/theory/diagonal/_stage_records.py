@@ -8,13 +8,21 @@ Symbols:
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rankrise._doors import plot_stages
+from rankrise._tables import table
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._status import Status
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rankrise.theory.diagonal._flow import Flow
 
 _ROUNDING = 1e-12
 _HIGH = 1e-6  # a loss above this part of the first one is high
@@ -154,6 +162,41 @@ class Stages:
                 "check that h uses them."
             )
         return self.status.at(loss, self.stuck)
+
+    def __str__(self) -> str:
+        """Return the stages as a table, and under it the verdicts that fail and how the algorithm ended."""
+        rows = [
+            {
+                "stage": k + 1,
+                "time": float(self.times[k]),
+                "joins": " ".join(map(str, self.groups[k])),
+                "sign": "+" if self.signs[k] > 0 else "-",
+                "leaves": " ".join(map(str, certificate.left)),
+                "loss": float(self.losses[k + 1]),
+                "lead": certificate.winner_gap,
+                "c": certificate.minimum_constant,
+                "holds": certificate.holds,
+            }
+            for k, certificate in enumerate(self.certificates)
+        ]
+        failing = [f"stage {k + 1}: {c.verdict}" for k, c in enumerate(self.certificates) if not c.holds]
+        ended = [] if self.advice == Status.FINISHED.remedy else [f"{self.status.value}: {self.advice}"]
+        return "\n".join([table(rows) or "No stages.", *failing, *ended])
+
+    def plot(self, flow: "Flow | None" = None) -> "Figure":
+        """Draw loss and products of the stages, over those of a flow of the same network if one is given.
+
+        Args:
+            flow: What `solve_flow` returned.
+
+        Returns:
+            A figure of matplotlib.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed.
+            ValueError: The flow is of another network.
+        """
+        return plot_stages(self, flow)
 
     def activation_times(self) -> Tensor:
         """Return the first time each coordinate activates, (p,); inf for those that never do.
