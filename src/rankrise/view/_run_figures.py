@@ -12,6 +12,7 @@ from rankrise.signals import thin
 from rankrise.view import _networks as net
 from rankrise.view._by_scale import components_by_scale, stable_rank_by_scale
 from rankrise.view._figure import Axis, FigureData, Mark, Panel, Trace, numbers
+from rankrise.view._gauges import entropy_over_training, kernel_rank_over_training
 from rankrise.view._spectra import perturbation_vs_init, spectrum_over_training
 from rankrise.view._stable_ranks import stable_rank_by_head, stable_rank_over_training
 
@@ -148,6 +149,12 @@ RUN_FIGURES = {
         perturbation_vs_init, "one", "Look how much steeper the change falls than the weights it started from."
     ),
     "stable_rank_by_head": RunFigure(stable_rank_by_head, "one", "Look which heads differ from those beside them."),
+    "entropy_over_training": RunFigure(
+        entropy_over_training, "several", "Look whether a head looks at one token only while its logits run away."
+    ),
+    "kernel_rank_over_training": RunFigure(
+        kernel_rank_over_training, "several", "Look when the kernel leaves its start, and whether its rank rises then."
+    ),
     "components_by_scale": RunFigure(
         components_by_scale, "scales", "Look how far σ_1 leads at small initial weights, and when the others follow."
     ),
