@@ -32,7 +32,8 @@ def run(init_scale: float, seed: int) -> list[str]:
     tests, classes = next(iter(data.test_batches(batch_size=data.num_test)))
     probes = [KernelProbe(images, targets=labels), LazinessProbe(images[:16])]
     step, rows = 0, []
-    with rr.RankTracker(model, tempfile.mkdtemp(), every=at(*STEPS), quantities=(), probes=probes) as tracker:
+    options = {"every": at(*STEPS), "spectra": at(*STEPS), "quantities": (), "probes": probes}
+    with rr.RankTracker(model, tempfile.mkdtemp(), **options) as tracker:
         tracker.step(0)
         for epoch in range(100):
             for inputs, targets in data.train_batches(batch_size=64, seed=seed, epoch=epoch):
@@ -48,12 +49,12 @@ def run(init_scale: float, seed: int) -> list[str]:
                 step += 1
                 tracker.step(step)
     found = rr.open_run(tracker.out)
-    curves = [found.curve(name, circuit="ntk").values for name in COLUMNS]
-    curves.append(found.curve("linearisation_error").values)
-    return [
-        f"| {init_scale:g} | {seed} | {row} | {' | '.join(f'{curve[i]:.2f}' for curve in curves)} |"
-        for i, row in enumerate(dict.fromkeys(rows))
-    ]
+    curves = [found.curve(name, circuit="ntk") for name in COLUMNS] + [found.curve("linearisation_error")]
+    lines = []
+    for step, row in zip(STEPS, dict.fromkeys(rows), strict=True):
+        numbers = (float(curve.values[curve.steps == step][0]) for curve in curves)
+        lines.append(f"| {init_scale:g} | {seed} | {row} | {' | '.join(f'{number:.2f}' for number in numbers)} |")
+    return lines
 
 
 if __name__ == "__main__":
