@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.theory.make_matrix_reference import STEP, joining_time, load_reference
 from tests.theory.matrix.instances import anisotropic_sensing, head, head_data, sensing, start
 
 from rankrise import theory
@@ -39,24 +40,23 @@ def test_predictions_tend_to_the_limit_as_one_over_log_alpha():
     assert errors[2].max() < 1e-5
 
 
-# Times of the last direction in 75 digits by Cayley steps of second order, which stay in SO(2, 2) exactly.
-CAYLEY_TIMES = {
-    (106, -12): 3.24964,
-    (106, -24): 3.21105,
-    (131, -12): 0.50835,
-    (131, -24): 0.51427,
-    (136, -12): 3.83127,
-    (136, -24): 3.93299,
-}
-
-
-@pytest.mark.parametrize(("seed", "log10_alpha"), CAYLEY_TIMES)
-def test_a_direction_that_turned_joins_when_cayley_steps_say(seed, log10_alpha):
-    net = anisotropic_sensing(seed, 2, 6)
-    prediction = theory.matrix_stages(net, t_end=8.0, rtol=1e-5).predict(start(net, seed), log10_alpha=log10_alpha)
-    assert float(prediction.times[1]) == pytest.approx(CAYLEY_TIMES[seed, log10_alpha], rel=3e-4)
+@pytest.mark.parametrize("case", load_reference(), ids=lambda case: f"{case['seed']} at 1e{case['log10_alpha']}")
+def test_a_direction_that_turned_joins_when_cayley_steps_say(case):
+    net = anisotropic_sensing(case["seed"], 2, 6)
+    stages = theory.matrix_stages(net, t_end=8.0, rtol=1e-6)
+    prediction = stages.predict(start(net, case["seed"]), log10_alpha=case["log10_alpha"])
+    assert float(prediction.times[1]) == pytest.approx(case["time"], rel=2e-6)
     assert prediction.turned == (1,)
     assert not any(prediction.flagged)
+
+
+@pytest.mark.slow
+def test_the_reference_of_turned_directions_can_be_made_again():
+    """One case at the coarse step; the stored one came from the same program."""
+    case = load_reference()[0]
+    time = joining_time(case["seed"], case["log10_alpha"], STEP)
+    assert time == pytest.approx(case["coarse"], rel=1e-9)
+    assert abs(case["fine"] - case["time"]) < abs(case["coarse"] - case["time"]) / 3
 
 
 def first_passages(flow, circuit, count):

@@ -46,7 +46,7 @@ def times_by(rule, stages):
 
 
 def test_rules_that_forget_the_order_of_exponents_are_wrong():
-    """T_3 of 4 x 4 sensing is 2.28, and the flow's 2.27875 at 1e-1000; two tempting rules give 1.3 and 3.5."""
+    """T_3 of 4 x 4 sensing is 2.28, and the flow's 2.27875 at 1e-1000; two tempting rules give 1.19 and 3.48."""
     stages = theory.matrix_stages(sensing(0), t_end=4.0, rtol=1e-4)
     flow_at_1e_minus_1000 = 2.27875
     assert times_by(lambda s: s, stages) == pytest.approx(stages.times.tolist(), rel=1e-9)
