@@ -47,6 +47,10 @@ def lora(
     data: Annotated[
         Path | None, typer.Option(help="Inputs for --function: .npz, .safetensors, or text for the tokenizer.")
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(help="Ranks before any training, without TUNED: .npz, .safetensors, or text for the tokenizer."),
+    ] = None,
     snap: Snap = False,
     save: Annotated[
         list[str] | None, typer.Option(help="Module to write whole: an embedding, a norm; 'all'. Repeatable.")
@@ -69,6 +73,13 @@ def lora(
     a run directory of the tracker instead of two models, the command gives advice from the first steps of that run.
     """
     rules: dict[str, Any] = {"energy": energy, "rank": rank, "error": error, "budget": budget, "snap": snap}
+    if calibrate is not None:
+        wrong = [f"--{k}" for k, v in {**rules, "out": out, "floor": floor, "function": by_function}.items() if v]
+        if tuned is not None or set(wrong) - {"--rank"}:
+            raise typer.BadParameter("`--calibrate` takes a base alone, and of the rules `--rank`, the average.")
+        existing(base, calibrate)
+        _calibrated(base, calibrate, 8 if rank is None else rank, as_json)
+        return
     if tuned is None:
         _from_run(
             base,
@@ -130,6 +141,37 @@ def _by_function(base: Path, tuned: Path, error: float, data: Path, report: Call
         err=True,
     )
     return dict(found.ranks)
+
+
+def _calibrated(base: Path, data: Path, rank: int, as_json: bool) -> None:
+    """Print ranks from the gradients of the base on a few inputs."""
+    from rankrise._extras import require
+    from rankrise.checkpoints.function import read_inputs
+    from rankrise.checkpoints.lora import load_model
+    from rankrise.growth import calibrate_ranks
+
+    require("Running a model", "transformers")
+    inputs = read_inputs(data, base, most=_INPUTS)
+    if set(inputs) == {"input_ids", "labels"}:
+        inputs["labels"] = inputs["input_ids"]  # the models of transformers shift labels themselves
+    size = max(1, min(8, len(next(iter(inputs.values()))) // 2))
+    count = len(next(iter(inputs.values()))) // size
+    batches = [{name: t[size * i : size * (i + 1)] for name, t in inputs.items()} for i in range(count)]
+    found = calibrate_ranks(load_model(base, base), batches, rank=rank)
+    if as_json:
+        record = {"ranks": found.ranks, "signals": found.signals, "parameters": found.parameters}
+        typer.echo(json.dumps({**record, "config": found.training_config()}, indent=1))
+        return
+    rows = [{"module": n, "signal": f"{s:.3g}", "rank": found.ranks.get(n, 0)} for n, s in found.signals.items()]
+    typer.echo(
+        f"ranks by the gradient before training, {count} batches of {size}; {found.parameters:,} parameters, "
+        f"at most those of rank {rank} everywhere\n\n{table(rows, left=('module',))}\n\n"
+        f"for peft.LoraConfig: {json.dumps(found.training_config())}\n\nfor axolotl:\n{found.axolotl()}"
+    )
+    typer.echo(
+        "One look before training may be worse than one rank everywhere; rankrise.growing_lora looks while it trains.",
+        err=True,
+    )
 
 
 def show_extraction(done: "Extraction", *, as_json: bool) -> None:

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 from rankrise._lazy import lazy_names as _lazy_names
+from rankrise.growth._calibrate import CalibratedRanks as CalibratedRanks
+from rankrise.growth._calibrate import calibrate_ranks as calibrate_ranks
 from rankrise.growth._growth import Decision as Decision
 from rankrise.growth._growth import Growth as Growth
 from rankrise.growth._model import growing_lora as growing_lora
