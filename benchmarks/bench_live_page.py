@@ -80,12 +80,12 @@ class Server:
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().decode().strip()
 
-    def get(self, path: str) -> tuple[float, bytes]:
-        """Seconds that an answer took, and the answer."""
-        begin = time.perf_counter()
+    def get(self, path: str) -> tuple[str, bytes]:
+        """Seconds that an answer took in words, and the answer."""
+        begin, cpu = time.perf_counter(), self.cpu()
         with urllib.request.urlopen(self.url + path) as answer:
             content: bytes = answer.read()
-        return time.perf_counter() - begin, content
+        return f"{time.perf_counter() - begin:.2f} s ({self.cpu() - cpu:.2f} s of CPU)", content
 
     def megabytes(self) -> float:
         """Memory that the process holds."""
@@ -134,7 +134,7 @@ def list_many(folder: Path, num: int) -> None:
         time.sleep(2)
         again, _ = server.get("runs")
     assert len(json.loads(content)["runs"]) == num
-    print(f"{num} runs listed in {first:.2f} s, and again in {again:.2f} s", flush=True)
+    print(f"{num} runs listed in {first}, and again in {again}", flush=True)
 
 
 def open_long(folder: Path) -> None:
@@ -154,7 +154,7 @@ def open_long(folder: Path) -> None:
             seconds, content = server.get(f"run?run={found['id']}")
             size = len(content) / 1000
             assert json.loads(content)["rows"] == num_rows
-            print(f"{num_rows} rows, {found['path']}: open in {seconds:.2f} s, {size:.0f} kB sent", flush=True)
+            print(f"{num_rows} rows, {found['path']}: open in {seconds}, {size:.0f} kB sent", flush=True)
 
 
 async def listen(url: str, path: str, counts: list[int], number: int) -> None:
