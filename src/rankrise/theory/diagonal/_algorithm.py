@@ -46,18 +46,20 @@ _TIE = 1e-8  # coordinates tie whose times until active agree to this relative a
 _SETTLED = 1e-3  # a phase B that was cut short counts as settled this close to its limit, in largest products
 
 
-def time_until_active(log_w: Array, log_w_hat: Array, gradient: Array, wall: Array | float) -> Array:
-    """Return Δ(i): how long until log w (g > 0) or log ŵ (g < 0) reaches the wall; inf where g = 0. Equation (8).
+def time_until_active(
+    log_w: Array, log_w_hat: Array, gradient: Array, wall: Array | float, weight_decay: float = 0.0
+) -> Array:
+    """Return Δ(i): how long until log w (g > 0) or log ŵ (g < 0) reaches the wall; inf where |g| ≤ λ. Equation (8).
 
-    With log w = -b, log ŵ = b - 2 and the wall at 0 this is (b_i - 1 + sgn g_i) / g_i.
+    With log w = -b, log ŵ = b - 2, λ = 0 and the wall at 0 this is (b_i - 1 + sgn g_i) / g_i.
 
     >>> time_until_active(-np.ones(3), -np.ones(3), np.array([2.0, -4.0, 0.0]), 0.0).tolist()
     [0.5, 0.25, inf]
     """
     height = np.where(gradient > 0, log_w, log_w_hat)
     with np.errstate(divide="ignore", invalid="ignore"):
-        delta = np.maximum(wall - height, 0.0) / np.abs(gradient)
-    return np.where(gradient == 0, np.inf, delta)
+        delta = np.maximum(wall - height, 0.0) / (np.abs(gradient) - weight_decay)
+    return np.where(np.abs(gradient) <= weight_decay, np.inf, delta)
 
 
 def incremental_stages(
@@ -68,6 +70,7 @@ def incremental_stages(
     alpha: float | None = None,
     log10_alpha: float | None = None,
     threshold: float = 1e-3,
+    weight_decay: float = 0.0,
     t_end: float = math.inf,
     max_stages: int | None = None,
     on_stage: Callable[[float], None] | None = None,
@@ -82,6 +85,10 @@ def incremental_stages(
     Products above the threshold from the start are active at time 0. Products of coordinates that wait are taken as
     zero, which is inaccurate for α as large as 0.1.
 
+    With weight decay, the flow of L + ½ λ ‖θ‖², u² - v² shrinks: d log w/dt = g - λ and d log ŵ/dt = -g - λ, so that
+    two exponents are carried, and a coordinate with |g_i| ≤ λ never joins. On a support with signs s the penalty is
+    λ s · q, so that each θ^k is a minimum of the loss with an ℓ1 penalty.
+
     Coordinates whose times agree to 1e-8 tie and activate as a group. In the limit they start equal, and coordinates
     that a symmetry exchanges stay equal. The certificates of this and all later stages then say that the limit is not
     unique. A gradient below 1e-9 of the largest at θ = 0 counts as zero.
@@ -93,6 +100,7 @@ def incremental_stages(
         alpha: α, between 0 and 1; either this or log10_alpha.
         log10_alpha: log10 α, negative, of any size.
         threshold: |q| at which a coordinate counts as active; finite-α form only.
+        weight_decay: λ, the strength of ½ λ ‖θ‖²; in the limit only. `losses` leave the penalty out.
         t_end: Leave out stages after this rescaled time; the status says if there are any.
         max_stages: Stop after this many stages; 4p if None.
         on_stage: Called with the rescaled time after each stage, for progress.
@@ -119,10 +127,17 @@ def incremental_stages(
         raise ValueError(f"`max_stages` must be zero or positive; got {max_stages}: pass None to run to the end.")
     if not t_end > 0:
         raise ValueError(f"`t_end` must be positive; got {t_end}: pass a rescaled time such as 2.5, or leave it out.")
+    if not 0 <= weight_decay < math.inf:
+        raise ValueError(f"`weight_decay` must be zero or positive; got {weight_decay}: it is the λ of ½ λ ‖θ‖².")
+    if weight_decay > 0 and log10_alpha is not None:
+        raise ValueError(
+            f"`weight_decay` must be zero for the finite-α form; got {weight_decay}: "
+            "leave u0, v0 and α out for the limit."
+        )
     if not 0 < threshold < 1:
         raise ValueError(f"`threshold` must lie in (0, 1); got {threshold}: 1e-3 is usual.")
     if u0 is None and v0 is None and log10_alpha is None:
-        clock = _Clock(1.0, -np.ones(p), -np.ones(p), threshold=0.0)
+        clock = _Clock(1.0, -np.ones(p), -np.ones(p), threshold=0.0, weight_decay=float(weight_decay))
     elif u0 is not None and v0 is not None and log10_alpha is not None:
         inverse, start = log_inverse_alpha(log10_alpha), orient(net, u0, v0)
         clock = _Clock(inverse, start.log_w - inverse, start.log_w_hat - inverse, threshold=threshold)
@@ -142,6 +157,7 @@ class _Clock:
     log_w: Array
     log_w_hat: Array
     threshold: float
+    weight_decay: float = 0.0
     t: float = 0.0
 
     def __post_init__(self) -> None:
@@ -155,7 +171,9 @@ class _Clock:
         return self.threshold == 0.0
 
     def advance(self, growth: Array, duration: float) -> None:
-        self.log_w, self.log_w_hat = self.log_w + growth, self.log_w_hat - growth
+        decayed = self.weight_decay * duration
+        self.log_w, self.log_w_hat = self.log_w + growth - decayed, self.log_w_hat - growth - decayed
+        self.log_c = self.log_c - 2 * decayed
         self.t += duration
 
     def place(self, index: Index, products: Array) -> None:
@@ -209,7 +227,7 @@ class _Run:
         stuck: tuple[int, ...] = ()
         if status is Status.FINISHED:
             idle = np.flatnonzero((self.q == 0) & (np.abs(self.gradient) <= GRADIENT_FLOOR * self.scale))
-            stuck = find_stuck(self.net, self.q, idle)
+            stuck = find_stuck(self.net, self.q, idle) if self.clock.weight_decay == 0 else ()
             status = Status.SADDLE if stuck else status
         groups, signs, times, certificates = zip(*self.winners, strict=True) if self.winners else ((), (), (), ())
         products, losses, log_weights = zip(*self.points, strict=True)
@@ -228,6 +246,7 @@ class _Run:
             status=status,
             num_gradients=self.num_gradients,
             num_jacobian_columns=self.num_columns,
+            weight_decay=self.clock.weight_decay,
             stuck=stuck,
             idle=tuple(idle.tolist()),
         )
@@ -235,7 +254,9 @@ class _Run:
     def _delta(self) -> Array:
         """Return Δ_k; it is infinite on the support, where the gradient is only rounding."""
         gradient = np.where(np.abs(self.gradient) > GRADIENT_FLOOR * self.scale, self.gradient, 0.0)
-        delta = time_until_active(self.clock.log_w, self.clock.log_w_hat, gradient, self.clock.wall)
+        decay = self.clock.weight_decay
+        gradient = np.where(np.abs(gradient) - decay > GRADIENT_FLOOR * self.scale, gradient, 0.0)
+        delta = time_until_active(self.clock.log_w, self.clock.log_w_hat, gradient, self.clock.wall, decay)
         return np.where(self.q != 0, np.inf, delta)
 
     def _start(self) -> Status:
@@ -272,7 +293,7 @@ class _Run:
         has_limit = end.status is Status.FINISHED
         settled = self._adopt(start, end)
         left = np.flatnonzero((start != 0) & (self.q == 0))
-        away = -np.sign(start[left]) * self.gradient[left]
+        away = self.clock.weight_decay - np.sign(start[left]) * self.gradient[left]
         certificate = Certificate(
             winner_gap=lead[0],
             runner_up=lead[1],
@@ -298,7 +319,15 @@ class _Run:
         equal = [group for group in self.classes if start[group].all() and np.ptp(np.abs(start[group])) == 0]
         saddles = self.tie_at is not None
         if self.clock.limit:
-            end = settle_on_support(self.net, start, scale=self.scale, saddles=saddles, classes=equal, known=self.known)
+            end = settle_on_support(
+                self.net,
+                start,
+                scale=self.scale,
+                saddles=saddles,
+                classes=equal,
+                known=self.known,
+                l1=self.clock.weight_decay,
+            )
             self.known = np.full_like(self.known, np.nan)
             if end.status is Status.FINISHED:
                 self.known[np.ix_(end.support, end.support)] = end.hessian

@@ -130,6 +130,7 @@ class Stages:
         status: How the algorithm ended, with a remedy.
         num_gradients: Gradients computed.
         num_jacobian_columns: Hessian columns computed.
+        weight_decay: λ of the penalty ½ λ ‖θ‖², 0 for the flow of the paper.
         stuck: Coordinates that feel no gradient at the end although the loss falls if they move together; the status is
             then SADDLE.
         idle: All coordinates that are zero at the end and feel no gradient there.
@@ -149,6 +150,7 @@ class Stages:
     status: Status
     num_gradients: int
     num_jacobian_columns: int
+    weight_decay: float = 0.0
     stuck: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
 

@@ -234,6 +234,7 @@ def settle_on_support(
     saddles: bool = False,
     classes: Sequence[Index] = (),
     known: Array | None = None,
+    l1: float = 0.0,
 ) -> Transition:
     """Follow the balanced flow from q on the network cut to the support of q: `settle` without the idle growths.
 
@@ -248,9 +249,14 @@ def settle_on_support(
         saddles: As for `settle`.
         classes: Sets of coordinates within the support that tied and are still equal; they move as one if they can.
         known: ∂²L/∂q² close to q, (p, p), NaN where it is not known.
+        l1: λ of a penalty λ ‖q‖₁, which weight decay is for balanced weights; the loss and the gradient that are
+            returned leave it out.
     """
     moving = np.flatnonzero(q)
-    cut, start = net.restricted(moving.tolist()), q[moving]
+    start = q[moving]
+    cut = net.restricted(moving.tolist())
+    if l1 > 0:
+        cut = _Tilted(cut, torch.from_numpy(l1 * np.sign(start)))
     end = settle_symmetric(cut, start, [np.searchsorted(moving, members) for members in classes], scale=scale)
     if end is None:
         num_new, hessian = 0, None
@@ -267,6 +273,23 @@ def settle_on_support(
     loss, gradient = net.loss_and_gradient(torch.from_numpy(products))
     counts = end.num_gradients + 1, end.num_columns
     return Transition(products, loss, gradient.cpu().numpy(), end.hessian, (), end.status, *counts)
+
+
+class _Tilted:
+    """A landscape with a linear penalty: L + tilt · q. A balanced product keeps its sign, so that λ |q| is linear."""
+
+    def __init__(self, net: Landscape, tilt: Tensor) -> None:
+        self._net, self._tilt = net, tilt
+
+    def loss_and_gradient(self, q: Tensor, /) -> tuple[float, Tensor]:
+        loss, g = self._net.loss_and_gradient(q)
+        return loss + float(self._tilt @ q), g.cpu() - self._tilt
+
+    def hessian_columns(self, q: Tensor, index: Sequence[int], /) -> Tensor:
+        return self._net.hessian_columns(q, index)
+
+    def restricted(self, index: Sequence[int], /) -> Landscape:
+        return _Tilted(self._net.restricted(index), self._tilt[list(index)])
 
 
 class _Quotient:
