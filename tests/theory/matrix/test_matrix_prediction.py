@@ -50,6 +50,19 @@ def test_a_direction_that_turned_joins_when_cayley_steps_say(case):
     assert not any(prediction.flagged)
 
 
+@pytest.mark.parametrize(("log10_alpha", "time"), [(-16, 9.133), (-32, 9.256)])
+def test_a_turned_direction_is_right_where_columns_still_remember(log10_alpha, time):
+    """3 x 3 sensing, seed 72: times of a flow in float64, which drifts to 8.26 at 1e-64 and may err by 3e-4 before."""
+    stages = theory.matrix_stages(sensing(72, 3, 3), rtol=1e-5)
+    assert float(stages.times[2]) == pytest.approx(9.378, abs=1e-3)
+    assert stages.certificates[1].sign_flips == (0,)
+    weights = start(stages._net, 72)
+    prediction = stages.predict(weights, log10_alpha=log10_alpha)
+    assert float(prediction.times[2]) == pytest.approx(time, rel=3e-4)
+    below = float(stages.predict(weights, log10_alpha=-64).times[2])
+    assert below == pytest.approx(9.378 - (9.378 - time) * log10_alpha / -64, abs=2e-3)
+
+
 @pytest.mark.slow
 def test_the_reference_of_turned_directions_can_be_made_again():
     """One case at the coarse step; the stored one came from the same program."""
@@ -83,6 +96,17 @@ def test_times_of_a_head_are_those_of_its_flow():
     assert len(trusted) >= 1
     for k in trusted:
         assert float(prediction.times[k]) == pytest.approx(measured[k], rel=1e-3)
+
+
+def test_deep_networks_are_predicted_also_where_a_product_has_no_gradient_yet():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(16, 3, 2, generator=generator, dtype=torch.float64)
+    net = theory.matrix_transformer(x, torch.tanh(x.flip(1)), layers=2, heads=1)
+    stages = theory.matrix_stages(net, max_stages=3, rtol=1e-3)
+    for log10_alpha in (-2, -16, -1_000_000):
+        prediction = stages.predict(start(net, 0), log10_alpha=log10_alpha)
+        assert prediction.times.isfinite().all()
+    torch.testing.assert_close(prediction.times, stages.times, rtol=1e-4, atol=0)
 
 
 def test_a_prediction_needs_no_gradient_and_prints_as_a_table():

@@ -247,9 +247,9 @@ class _Waiting:
 
     def advance(self, dt: float) -> None:
         """Follow the plateau for a time."""
-        if self.empty or dt == 0:
-            return
         size = float(self.sigma[0])
+        if self.empty or size == 0:
+            return
         while dt and not (dt > 0 and self._jump(dt)):
             part = math.copysign(min(abs(dt), _GROWTH / size), dt)
             self._apply(part)
