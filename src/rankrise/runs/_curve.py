@@ -1,5 +1,6 @@
 """A quantity over training as an array with one axis for each thing that was measured: layers, heads, entries."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+MOST_ENTRIES = 16_000_000  # of an array with gaps: of the theory's perturbations each has steps of its own
 Gaps = Literal["none", "tail", "heads"]
 Gaps.__doc__ = (
     "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
@@ -94,7 +96,10 @@ def _dense(part: "pa.Table", quantity: str, circuit: str, *, layer: int | None, 
     """The rows as an array with an axis for each column that counts something. Of rows given twice the last counts."""
     columns = [part[name].to_numpy() for name in ("step", "layer", "head", "index")]
     found = [np.unique(column, return_inverse=True) for column in columns]
-    values: Array = np.full([len(places) for places, _ in found], np.nan)
+    shape_of_all = [len(places) for places, _ in found]
+    if math.prod(shape_of_all) > max(MOST_ENTRIES, 4 * part.num_rows):  # before anything of this size is made
+        raise NotMeasurable(f"The run has `{quantity}` of {circuit!r} at places that fit into no array: run it again.")
+    values: Array = np.full(shape_of_all, np.nan)
     values[tuple(place for _, place in found)] = part["value"].to_numpy()
     steps, *places = (tuple(int(place) for place in places) for places, _ in found)
     is_axis = [names != (-1,) and chosen is None for names, chosen in zip(places, (layer, head, None), strict=True)]

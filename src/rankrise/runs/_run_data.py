@@ -17,7 +17,7 @@ import numpy as np
 
 from rankrise._doors import plot_run
 from rankrise.runs import _overview
-from rankrise.runs._curve import Array, Curve, Gaps, NotMeasurable, is_whole, read_curve, whole_steps
+from rankrise.runs._curve import MOST_ENTRIES, Array, Curve, Gaps, NotMeasurable, is_whole, read_curve, whole_steps
 from rankrise.runs._learned import HeadChange, RunStage, find_stages, learned_heads
 from rankrise.store import Followed, is_locked, is_sealed, load_run, load_spec
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from rankrise.tracking import Alert
 
-_MOST_ENTRIES = 16_000_000  # of an array with gaps: of the theory's perturbations each has steps of its own
 _MAY_BE_INFINITE = {"gap"}  # the gap of a stage is infinite if the winning coordinate has no rival
 
 
@@ -350,7 +349,7 @@ class RunData:
         columns = [part[name].to_numpy() for name in ("step", "layer", "head", "index")]
         found = [np.unique(column, return_inverse=True) for column in columns]
         shape = [len(names) for names, _ in found]
-        if math.prod(shape) > max(_MOST_ENTRIES, 4 * part.num_rows):  # checked before anything of this size is made
+        if math.prod(shape) > max(MOST_ENTRIES, 4 * part.num_rows):  # checked before anything of this size is made
             raise NotMeasurable(f"{self.source} has not recorded {what} at every step: run it again.")
         values: Array = np.full(shape, np.nan)
         values[tuple(place for _, place in found)] = part["value"].to_numpy()

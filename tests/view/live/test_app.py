@@ -183,6 +183,24 @@ def test_links_lead_nowhere(tmp_path):
         assert client.get(f"/{TOKEN}/verdicts").json() == []
 
 
+def test_a_table_that_fits_into_no_array_is_refused_before_it_fills_the_memory(tmp_path):
+    run = create_run(tmp_path / "evil", spec={}, initial={"w": torch.zeros(1)})
+    for place in range(400):
+        run.append(rows(place, "stable_rank", [[1.0]], circuit="kq", layers=[place], index=[-1]))
+    table = [rows(n, "stable_rank", [[[1.0]]], circuit="kq", layers=[n], index=[n]) for n in range(400, 800)]
+    for block in table:
+        run.append(block)
+    run.append(scalar_rows([(1, "loss", 0.5)]))
+    run.seal()
+    planted(tmp_path / "good")
+    with client_of(tmp_path) as client:
+        found = {path: client.get(f"/{TOKEN}/run?run={run['id']}").json() for path, run in listed(client).items()}
+    assert (found["evil"]["curves"], found["evil"]["scalars"]["loss"]["last"]) == ({}, 0.5)
+    with pytest.raises(ValueError, match="at places that fit into no array"):
+        rr.open_run(tmp_path / "evil").curve("stable_rank", circuit="kq")
+    assert found["good"]["state"] == "finished"
+
+
 def test_a_list_of_a_thousand_runs_takes_less_than_a_second(tmp_path):
     whole = planted(tmp_path / "first", steps=range(1, 4))
     files = {path.name: path.read_bytes() for path in whole.iterdir()}

@@ -200,7 +200,7 @@ class Hub:
                 return summary(RunData.of_followed(self.catalogue.root / entry.path, follower.read()))
             finally:
                 follower.close()
-        except (OSError, ValueError):
+        except Exception:  # whatever a run from somebody else holds, the others are listed
             return {}
 
     def _tell(self, target: str) -> None:

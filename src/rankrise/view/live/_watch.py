@@ -64,7 +64,7 @@ class Watched:
                 self._run = RunData.of_followed(self._path(), followed)
                 self._seen = seen
                 return self._encode(self._run)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # whatever a run from somebody else holds, the others are shown
                 self._forget()
                 return self._say({"state": "damaged", "problem": " ".join(show(error).split())})
             finally:
@@ -78,7 +78,7 @@ class Watched:
                 return False
         try:
             stages = run.stages()  # may take seconds, in which pages are answered
-        except ValueError:
+        except Exception:  # as above
             stages = ()
         rest = max(_LEAST_STAGE_REST, _STAGE_REST * (time.monotonic() - begin))
         with self._lock:
