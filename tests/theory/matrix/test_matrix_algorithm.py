@@ -21,7 +21,7 @@ def test_a_diagonal_target_is_learned_in_the_order_of_its_singular_values():
     torch.testing.assert_close(stages.left_vectors[0].abs(), torch.tensor([0.0, 1.0], dtype=torch.float64))
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [3, pytest.param(0, marks=pytest.mark.slow)])
 def test_one_by_one_products_give_back_the_diagonal_algorithm(seed):
     """Seed 0: one coordinate leaves and returns; seed 3: two do."""
     rng = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ def check_stages(stages, net):
 
 def test_a_head_is_learned_one_rank_at_a_time_at_strict_minima():
     net = head(0, 2, 32, 4)
-    stages = theory.matrix_stages(net, rtol=1e-4)
+    stages = theory.matrix_stages(net, rtol=1e-3)
     check_stages(stages, net)
     assert stages.status is theory.Status.FINISHED
     assert sorted(zip(stages.matrices, stages.ranks, strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -79,7 +79,7 @@ def test_a_head_is_learned_one_rank_at_a_time_at_strict_minima():
         assert (values[0].diff() <= 0).all(), k
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10_000),
     shape=st.sampled_from([(1, 2), (2, 2), (2, 3)]),
@@ -124,7 +124,7 @@ def test_a_run_ends_with_a_reason():
     assert math.isnan(cut.certificates[0].curvature)
     assert "Phase B has no limit" in cut.certificates[0].verdict
     separable = theory.MatrixNetwork(lambda x, m: x @ m, torch.eye(2), [0, 1], shapes=[(2, 2)], loss="cross_entropy")
-    endless = theory.matrix_stages(separable, max_steps=400)
+    endless = theory.matrix_stages(separable, max_steps=100)
     assert endless.status in (theory.Status.UNBOUNDED, theory.Status.MAX_STEPS)
     assert not endless.certificates[-1].has_limit
 

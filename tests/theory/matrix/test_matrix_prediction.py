@@ -86,7 +86,7 @@ def first_passages(flow, circuit, count):
 def test_times_of_a_head_are_those_of_its_flow():
     x, y = head_data(5, 2, 24, 4)
     net = head(5, 2, 24, 4)
-    stages, weights = theory.matrix_stages(net, max_stages=3, rtol=1e-5), start(net, 5)
+    stages, weights = theory.matrix_stages(net, max_stages=3, rtol=1e-4), start(net, 5)
     prediction = stages.predict(weights, log10_alpha=-12)
     end = 1.05 * float(prediction.times.max())
     flow = theory.solve_matrix_flow(x, y, weights, alpha=1e-12, t_end=end, times=np.linspace(0, end, 4001).tolist())
@@ -110,12 +110,12 @@ def test_deep_networks_are_predicted_also_where_a_product_has_no_gradient_yet():
 
 
 def test_a_prediction_needs_no_gradient_and_prints_as_a_table():
-    stages = stages_of_sensing(1)
+    stages = stages_of_sensing(0)
     net = stages._net
     before = net.__class__._chunk_gradient
     try:
         net.__class__._chunk_gradient = None
-        prediction = stages.predict(start(net, 1), log10_alpha=-64)
+        prediction = stages.predict(start(net, 0), log10_alpha=-64)
     finally:
         net.__class__._chunk_gradient = before
     lines = str(prediction).splitlines()
