@@ -54,6 +54,30 @@ def as_data(name: str, values: ArrayLike) -> Tensor:
     return tensor.detach()
 
 
+def as_samples(x: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets as `as_data` does, once they are finite and have the same number of samples.
+
+    Raises:
+        ValueError: If the numbers of samples differ or are zero, or an entry is not finite.
+
+    >>> x, y = as_samples([[1.0], [2.0]], [0, 1])
+    >>> x.shape, y.dtype
+    (torch.Size([2, 1]), torch.int64)
+    """
+    x, y = as_data("x", x), as_data("y", y)
+    if x.dim() == 0 or y.dim() == 0 or len(x) != len(y) or len(x) == 0:
+        counts = [str(len(data)) if data.dim() else "a single number" for data in (x, y)]
+        raise ValueError(
+            f"`x` and `y` must hold the same, positive number of samples; got {counts[0]} and {counts[1]}: "
+            "put samples along the first axis of both."
+        )
+    for name, data in (("x", x), ("y", y)):
+        if data.is_floating_point() and not bool(data.isfinite().all()):
+            bad = int((~data.isfinite()).sum())
+            raise ValueError(f"`{name}` must be finite; got {bad} entries that are not: drop or repair those samples.")
+    return x, y
+
+
 def _from_array(name: str, values: object) -> Tensor:
     try:
         array = np.array(values, order="C")

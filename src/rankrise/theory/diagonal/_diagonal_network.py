@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data, resolve_loss
+from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data, as_samples, resolve_loss
 
 
 class Landscape(Protocol):
@@ -76,22 +76,11 @@ class DiagonalNetwork:
             raise ValueError(
                 f"`num_weights` must be a whole number from 1 on; got {num_weights!r}: pass the length of q."
             )
-        x, y = as_data("x", x), as_data("y", y)
-        if x.dim() == 0 or y.dim() == 0 or len(x) != len(y) or len(x) == 0:
-            raise ValueError(
-                f"`x` and `y` must hold the same, positive number of samples; got {_samples(x)} and {_samples(y)}: "
-                "put samples along the first axis of both."
-            )
+        x, y = as_samples(x, y)
         if not 0 <= l2 < math.inf:
             raise ValueError(
                 f"`l2` must be zero or positive; got {l2}: it is the finite strength of the penalty ½ l2 ‖q‖²."
             )
-        for name, data in (("x", x), ("y", y)):
-            if data.is_floating_point() and not bool(data.isfinite().all()):
-                bad = int((~data.isfinite()).sum())
-                raise ValueError(
-                    f"`{name}` must be finite; got {bad} entries that are not: drop or repair those samples."
-                )
         self.h = h
         self.num_weights = int(num_weights)
         self.l2 = float(l2)
@@ -290,11 +279,6 @@ class _Restricted:
 def _is_whole(value: object) -> bool:
     """Say whether a value is a whole number of Python or numpy."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _samples(data: Tensor) -> str:
-    """Say how many samples the data holds."""
-    return str(len(data)) if data.dim() else "a single number"
 
 
 def _describe(q: Tensor) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data, resolve_loss
+from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data, as_samples, resolve_loss
 
 
 class MatrixNetwork:
@@ -55,23 +55,11 @@ class MatrixNetwork:
         l2: float = 0.0,
     ) -> None:
         self.shapes = _checked_shapes(shapes)
-        x, y = as_data("x", x), as_data("y", y)
-        if x.dim() == 0 or y.dim() == 0 or len(x) != len(y) or len(x) == 0:
-            counts = [str(len(data)) if data.dim() else "a single number" for data in (x, y)]
-            raise ValueError(
-                f"`x` and `y` must hold the same, positive number of samples; got {counts[0]} and {counts[1]}: "
-                "put samples along the first axis of both."
-            )
+        x, y = as_samples(x, y)
         if not 0 <= l2 < math.inf:
             raise ValueError(
                 f"`l2` must be zero or positive; got {l2}: it is the finite strength of the penalty ½ l2 Σ ‖M‖²."
             )
-        for name, data in (("x", x), ("y", y)):
-            if data.is_floating_point() and not bool(data.isfinite().all()):
-                bad = int((~data.isfinite()).sum())
-                raise ValueError(
-                    f"`{name}` must be finite; got {bad} entries that are not: drop or repair those samples."
-                )
         self.h = h
         self.l2 = float(l2)
         self.device = x.device
