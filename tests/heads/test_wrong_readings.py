@@ -175,3 +175,51 @@ def test_rows_in_groups_of_query_heads(num_kv_heads, rows):
     group = fused.reshape(num_kv_heads, rows // num_kv_heads, r, d)
     torch.testing.assert_close(query, group[:, :-2].flatten(0, 1).mT)
     torch.testing.assert_close(key, group[:, -2].repeat_interleave(4 // num_kv_heads, dim=0).mT)
+
+
+def test_heads_of_a_backbone_are_those_of_its_stages_on_disk():
+    """Mask2Former's files: the decoder's number of heads stands beside a backbone with a number for every stage."""
+    config = {"num_attention_heads": 4, "backbone_config": {"num_heads": [3, 6]}}
+    names = ["self.query", "self.key", "self.value", "output.dense"]
+    state = {}
+    for stage, width in enumerate((24, 48)):
+        place = f"pixel_level_module.encoder.encoder.layers.{stage}.blocks.0.attention"
+        state |= weights(place, names, (width, width))
+    assert [layer.num_heads for layer in resolve(state, config=config)] == [3, 6]
+
+
+def test_heads_of_a_tower_whose_blocks_are_counted_through_its_stages():
+    """SAM 2's files: blocks are numbered through, and stages have a number of heads each."""
+    backbone = {"num_attention_heads": 1, "num_attention_heads_per_stage": [1, 2, 4], "blocks_per_stage": [1, 2, 1]}
+    config = {"vision_config": {"backbone_config": backbone}}
+    state = {}
+    for block in range(4):
+        place = f"vision_encoder.backbone.blocks.{block}.attn"
+        state |= weights(place, ["qkv"], (48, 16)) | weights(place, ["proj"], (16, 16))
+    assert [layer.num_heads for layer in resolve(state, config=config)] == [1, 2, 2, 4]
+
+
+def test_a_choice_of_groups_is_not_attention_on_disk_either():
+    names = ["q_proj", "k_proj", "v_proj", "out_proj"]
+    state = weights("stages.0.downsample.assign", [*names[:3], "proj"]) | weights("stages.0.layers.0.self_attn", names)
+    assert [layer.name for layer in resolve(state, num_heads=2)] == ["stages.0.layers.0.self_attn"]
+
+
+def test_norms_of_queries_and_keys_without_weights_are_named():
+    model = SeparateAttention(8, 2)
+    model.qk_norm = nn.Identity()
+    assert any(note.startswith("QK-norm") for note in resolve(model, num_heads=2).notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("ProphetNetNgramSelfAttention", "streams"),
+        ("T5Gemma2MergedAttention", "merged"),
+        ("FunnelRelMultiheadAttention", "pooled"),
+        ("BrosAttention", "positions"),
+    ],
+)
+def test_scores_beside_those_of_the_product_are_named(kind, word):
+    model = type(kind, (SeparateAttention,), {})(8, 2)
+    assert any(note.startswith(word) for note in resolve(model, num_heads=2).notes)

@@ -42,12 +42,20 @@ def compare_with_disk(model: nn.Module, in_memory: HeadMap) -> tuple[str, bool]:
     memory = _heads_of(in_memory, dict(model.named_parameters(remove_duplicate=False)))
     strange = []
     found: set[str] = set()
+    doubtful = {layer.name for layer in on_disk if layer.doubt}
+    guessed = 0
     for name, heads in _heads_of(on_disk, weights).items():
         same = next((other for other in memory if other not in found and _equal(heads, memory[other])), None)
         if same is not None:
             found.add(same)
         elif not any(_equal(heads, others) for others in memory.values()):  # else a weight stored under two names
-            strange.append(name)
+            guessed += name in doubtful
+            strange += [] if name in doubtful else [name]
+    if guessed and not strange:
+        return (
+            f"{guessed} of {len(on_disk)} layers differ, and a note says that their number of heads is a guess",
+            False,
+        )
     if strange:
         return f"{strange[0]!r} has the heads of no layer in memory", True
     if len(found) < len(_distinct(memory)):

@@ -27,6 +27,9 @@ NOTES = {
     "position": ("positions", "latent"),
 }
 
+# Notes on which queries meet which keys; with one of these, scores need not be those of all tokens with all tokens.
+OTHER_TOKENS = ("sparse", "merged", "streams", "pooled")
+
 
 @dataclass
 class Record:
@@ -115,7 +118,8 @@ def verify(model: nn.Module, head_map: HeadMap, record: Record) -> None:
             _look(model, findings, wanted, lambda seed, path=path: _forward_of(model, path, seed))
     for name, layer in layers.items():
         alike = {_kind_of(model, layers[other]) for other in findings.held}
-        if name not in findings.held and _kind_of(model, layer) not in alike:
+        differs = name in findings.verdicts and findings.verdicts[name].judged
+        if name not in findings.held and (differs or _kind_of(model, layer) not in alike):
             _call_directly(model, findings, name)
     record.verified = len(findings.held)
     record.kinds = sorted(findings.kinds)
@@ -164,9 +168,13 @@ def _look(
                 if not _noted_as(layers[name], NOTES[kind]):
                     findings.missing.setdefault(name, f"its forward has a {kind} that no note names")
     for name in good:
-        if neutral[name].scaled and not _noted_as(layers[name], ("scale",)):
+        if neutral[name].scaled and not _noted_as(layers[name], ("scale", "merged")):
             findings.missing.setdefault(name, "values are multiplied by a constant, which no note says")
-        if not by_itself and neutral[name].crosses and not _noted_as(layers[name], ("cross-attention", "reduced")):
+        if (
+            not by_itself
+            and neutral[name].crosses
+            and not _noted_as(layers[name], ("cross-attention", "reduced", "pooled", "merged"))
+        ):
             findings.missing.setdefault(name, "queries and keys read different inputs, which no note says")
 
 
@@ -175,8 +183,8 @@ def _decide(record: Record, model: nn.Module, findings: _Findings) -> None:
     alike = {_kind_of(model, layers[name]) for name in held}
     rest = [name for name in layers if name not in held and _kind_of(model, layers[name]) not in alike]
     judged = [name for name in layers if name not in held and name in verdicts and verdicts[name].judged]
-    bad = [name for name in judged if not _noted_as(layers[name], ("sparse",))]
-    rest = [name for name in rest if not _noted_as(layers[name], ("sparse",))]
+    bad = [name for name in judged if not _noted_as(layers[name], OTHER_TOKENS)]
+    rest = [name for name in rest if not _noted_as(layers[name], OTHER_TOKENS)]
     if findings.missing:
         name, why = next(iter(findings.missing.items()))
         record.outcome, record.why = "wrong", f"{name}: {why}"

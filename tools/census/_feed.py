@@ -107,7 +107,8 @@ def attention_forwards(module: nn.Module, width: int, key_width: int, head_dim: 
             lambda: module(*_tokens(seed, width, key_width, key_width), need_weights=True),
         ]
     return [
-        partial(_call, module, shape, (width, key_width), (head_dim, positions), crossed, seed)
+        partial(_call, module, shape, (width, key_width), (head_dim, positions), crossed, seed, masked)
+        for masked in (False, True)
         for shape in ((2, TOKENS), (TOKENS,), (2, 4, 4))
         for positions in (head_dim, head_dim // 2, head_dim // 4, 0, "tensor", "index")
         for crossed in (False, True)
@@ -133,6 +134,7 @@ def _call(
     head: tuple[int, int | str],
     crossed: bool,
     seed: int,
+    masked: bool,
 ) -> Any:
     """Call an attention module with `head` = (head dimension, what is rotated or the kind of positions)."""
     x, y = _tokens(seed, *widths, shape=shape)
@@ -152,7 +154,7 @@ def _call(
             arguments[name] = known[name]
         elif needed:
             arguments[name] = None
-    if "attention_mask" not in signature and "kwargs" in signature:
+    if masked and "attention_mask" not in signature and "kwargs" in signature:
         arguments["attention_mask"] = None
     return module(**arguments)
 

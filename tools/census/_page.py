@@ -28,10 +28,11 @@ def page(records: Sequence[Mapping[str, Any]]) -> str:
     without = counts["no softmax attention"] + counts["could not be built"]
     attention = len(records) - without
     resolved = attention - counts["refused"] - counts["crashed"]
+    same = sum(record.get("disk") == "same" for record in records)
     lines = [
         "# Families of transformers",
         "",
-        "This page is written by `make census`; a test compares it with a new census.",
+        "This page is written by `make census`. [Which weights, exactly](heads.md) explains layouts and notes.",
         "",
         f"Every model type of transformers {release} is built small and random from its default config, resolved, and",
         "compared with its own attention. Scores and outputs of every head are predicted from the cut weights and the",
@@ -41,13 +42,15 @@ def page(records: Sequence[Mapping[str, Any]]) -> str:
         "that kind. `tools/census` does this.",
         "",
         f"Of {len(records)} types, {attention} are built here and have softmax attention; {resolved} of them resolve.",
+        f"Saved and read again by the names on disk and config.json alone, {same} of these give the same heads in",
+        "every layer; where the files give less, the last column says what.",
         "",
         "| outcome | types | meaning |",
         "|---|---|---|",
         *(f"| {outcome} | {counts[outcome]} | {meaning} |" for outcome, meaning in OUTCOMES.items()),
         "",
-        "| model type | outcome | layout | notes, or the reason |",
-        "|---|---|---|---|",
+        "| model type | outcome | layout | notes, or the reason | on disk |",
+        "|---|---|---|---|---|",
         *(_row(record) for record in sorted(records, key=lambda record: record["model_type"])),
     ]
     return "\n".join(lines) + "\n"
@@ -56,5 +59,5 @@ def page(records: Sequence[Mapping[str, Any]]) -> str:
 def _row(record: Mapping[str, Any]) -> str:
     notes = [*record.get("notes", ()), *(["layers left out"] if record.get("left_out") else ())]
     said = record["why"] or ", ".join(notes)
-    cells = (record["model_type"], record["outcome"], record.get("scheme", ""), said)
+    cells = (record["model_type"], record["outcome"], record.get("scheme", ""), said, record.get("disk", ""))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -13,7 +13,7 @@ _PARTS = ("encoder", "decoder", "text_encoder", "audio_encoder", "question_encod
 _NO_PARTS = ("quantization_config", "generation_config", "compression_config")
 # Words of a path that mean the same part as a word of a config's name.
 _SAME = {"visual": "vision", "image": "vision", "vit": "vision", "language": "text", "lm": "text", "llm": "text",
-         "speech": "audio"}  # fmt: skip
+         "speech": "audio", "pixel": "backbone"}  # fmt: skip
 _SIDE = re.compile(r"(?:num_)?(encoder|decoder)_(?:num_)?(attention_heads|key_value_heads)")
 _HEADS = ("num_heads", "num_attention_heads", "attention_heads", "n_head", "n_heads")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head")
@@ -161,6 +161,10 @@ def _of_list(values: Mapping[str, Any], segments: list[str]) -> dict[str, Any]:
         if isinstance(several, list | tuple):
             fits = number is not None and number < len(several) and all(map(_is_count, several))
             found[key] = several[number] if fits and number is not None else None
+    several, sizes = values.get("num_attention_heads_per_stage"), values.get("blocks_per_stage")
+    if isinstance(several, list | tuple) and isinstance(sizes, list | tuple) and number is not None:  # SAM 2's tower
+        of_block = [heads for heads, size in zip(several, sizes, strict=False) if _is_count(size) for _ in range(size)]
+        found["num_attention_heads"] = of_block[number] if number < len(of_block) else None
     return found
 
 

@@ -60,6 +60,14 @@ LAYOUTS: tuple[Layout, ...] = (
         "attention.attention.value",
         "attention.output.dense",
     ),
+    _separate(
+        "CvT",
+        "attention.projection_query",
+        "attention.projection_key",
+        "attention.projection_value",
+        "output.dense",
+        in_attention=True,
+    ),
     _separate("query/key/value/out", "query", "key", "value", "out"),
     _separate("ALBERT", "query", "key", "value", "dense"),  # and TVP
     _separate("Pix2Struct", "query", "key", "value", "output"),
@@ -90,6 +98,7 @@ LAYOUTS: tuple[Layout, ...] = (
     _fused("Phi-3", "qkv_proj.weight", "o_proj.weight"),
     _fused("ModernBERT", "Wqkv.weight", "Wo.weight"),
     _fused("MPT", "Wqkv.weight", "out_proj.weight"),
+    _fused("TimeSformer", "attention.qkv.weight", "output.dense.weight", in_attention=True),
     _fused("Bark", "att_proj.weight", "out_proj.weight"),
 )
 
@@ -132,24 +141,33 @@ COSINE_SCALE = re.compile(r"(^|\.)logit_scale$")
 ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
 ROTARY_TYPES = ("roformer",)  # they state nothing of it in their configs
 NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IGNORECASE)  # and not missed
-CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|(^|\.)attn2$", re.IGNORECASE)
+CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|^(attn2|x_attn)$", re.IGNORECASE)
+CROSS_PATH = re.compile(r"(^|\.)pre_assign_attn\.")  # GroupViT's groups read the tokens
 OUTPUT_GATE = re.compile(r"(^|\.)(g_proj|(attn_|output_|out_)?gate(_proj)?)\.weight$")
 INNER_NORM = re.compile(r"(^|\.)(\w*sub_norm|inner_\w*(ln|norm)|attn_sub\w*|o_norm)\.weight$")
 RELATIVE_NAME = re.compile(
-    r"(^|\.)(linear_pos|relative_\w*proj|pos_proj|pos_bias_[uv]|rel_\w+|r_proj|r_kernel|distance_\w+)"
+    r"(^|\.)(bbox_projection|pe_k|linear_pos|relative_\w*proj|pos_proj|pos_bias_[uv]|rel_\w+|r_proj|r_kernel|distance_\w+)"
 )
 SPARSE_CLASS = re.compile(
     r"Longformer|LED|BigBird|LocalSelfAttention|LocalAttention|TransientGlobal|ProbSparse|GlobalLocal"
 )
-REDUCED_NAME = re.compile(r"(^|\.)(sr|sequence_reduction|spatial_reduction)(\.|$)")
+POSITION_CLASS = re.compile(r"^Bros|^SpeechT5EncoderLayer$|^SEWDAttention$|^Lilt|^LayoutLMv[23]")
+SHARED_SOFTMAX_CLASS = re.compile(r"MergedAttention$")  # one softmax over the own sequence and the encoder's
+STREAMS_CLASS = re.compile(r"^ProphetNetNgramSelfAttention$")
+POOLED_CLASS = re.compile(r"^FunnelRelMultiheadAttention$|^HieraMaskUnitAttention$")
+BEFORE_CONVOLUTION = re.compile(r"(^|\.)convolution_projection_\w+\.")
+REDUCED_NAME = re.compile(r"(^|\.)(convolution_projection_key|sr|sequence_reduction|spatial_reduction)(\.|$)")
 VALUE_SCALE = ("attention_value_scale", "v_scale", "mla_scale_kv_lora")
 SINK_NAME = re.compile(r"(^|\.)sinks?$")
 TOKEN_CONVOLUTION = re.compile(r"(^|\.)[qkv]_\w*conv\w*\.")
-QUERIES_OF_THEIR_OWN = re.compile(r"(probe|latents|latent_queries)")  # learned tokens that read the sequence
+QUERIES_OF_THEIR_OWN = re.compile(
+    r"(probe|latents|latent_queries|latent_query)"
+)  # learned tokens that read the sequence
 
 # Signs of layers whose scores are no softmax: linear attention, delta rules, state spaces. The names are those of
 # weights of the attention module itself.
 NOT_SOFTMAX_NAME = re.compile(r"(A_log|dt_bias|([qkv]_)?conv1d(\.weight)?|slope_rate)")
+NOT_SOFTMAX_PATH = re.compile(r"(^|\.)downsample\.assign$")  # GroupViT's choice of a group, by name where no class is
 NOT_SOFTMAX_CLASS = re.compile(
     r"Delta(Net|Attention)|Linear(Self)?Attention|Lightning|Retention|Mamba|Rwkv|RWKV|Recurrent"
     r"|Assign|AutoformerAttention|Nystromformer|^Mra"

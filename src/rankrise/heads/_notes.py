@@ -5,13 +5,18 @@ from typing import Any
 
 from rankrise.heads._families import (
     ATTENTION_NAME,
+    BEFORE_CONVOLUTION,
     COSINE_SCALE,
     CROSS_NAME,
+    CROSS_PATH,
     INNER_NORM,
     NOT_MISSED_NAME,
     NOT_SOFTMAX_CLASS,
     NOT_SOFTMAX_NAME,
+    NOT_SOFTMAX_PATH,
     OUTPUT_GATE,
+    POOLED_CLASS,
+    POSITION_CLASS,
     QK_NORM,
     QK_NORM_MODULE,
     QUERIES_OF_THEIR_OWN,
@@ -19,8 +24,10 @@ from rankrise.heads._families import (
     RELATIVE_NAME,
     ROTARY_CONFIG,
     ROTARY_TYPES,
+    SHARED_SOFTMAX_CLASS,
     SINK_NAME,
     SPARSE_CLASS,
+    STREAMS_CLASS,
     TOKEN_CONVOLUTION,
     VALUE_SCALE,
 )
@@ -69,11 +76,20 @@ def layer_notes(
         notes.append(f"gate: the output is multiplied by a gate ({gated!r}) before W_O; V Oᵀ is without it")
     if any(INNER_NORM.search(name) for name in below):
         notes.append("inner norm: what the heads have read is normed before W_O; V Oᵀ is without that norm")
-    if any(RELATIVE_NAME.search(name) for name in below):
+    classes = [inventory.module_class(place) for place in (*_modules_below(inventory, path), *ancestors(path)[:1])]
+    if any(RELATIVE_NAME.search(name) for name in below) or any(map(POSITION_CLASS.search, classes)):
         notes.append("positions: scores have terms of relative positions, which K Qᵀ does not contain")
     if any(TOKEN_CONVOLUTION.search(name) for name in below):
         notes.append("convolution: keys and values are convolved along the tokens after projection; K Qᵀ is before")
-    if any(SPARSE_CLASS.search(inventory.module_class(place)) for place in _modules_below(inventory, path)):
+    if any(BEFORE_CONVOLUTION.search(name) for name in below):
+        notes.append("convolution: queries, keys and values read tokens that are convolved with their neighbours")
+    if any(map(SHARED_SOFTMAX_CLASS.search, classes)):
+        notes.append("merged: the same weights also read the other sequence's keys and values, in the same softmax")
+    if any(map(STREAMS_CLASS.search, classes)):
+        notes.append("streams: further streams of queries have scores of their own, beside those of K Qᵀ")
+    if any(map(POOLED_CLASS.search, classes)):
+        notes.append("pooled: in some layers queries are pooled over neighbouring tokens, before or after projection")
+    if any(map(SPARSE_CLASS.search, classes)):
         notes.append("sparse: a token attends to some others only, in blocks or by choice, with the scores of K Qᵀ")
     if any(SINK_NAME.search(name) for name in below):
         notes.append("sink: a learned score without a value takes part in the softmax")
@@ -116,7 +132,7 @@ def _modules_below(inventory: Inventory, path: str) -> list[str]:
 
 def _is_cross(inventory: Inventory, layout: Layout, path: str, views: Mapping[str, WeightView]) -> bool:
     """Return whether queries are made from other tokens than keys, as names, widths or learned queries nearby tell."""
-    if CROSS_NAME.search(path.rpartition(".")[2]):
+    if CROSS_NAME.search(path.rpartition(".")[2]) or CROSS_PATH.search(path):
         return True
     if not layout.is_latent and _width(views["q"]) != _width(views["k"]):
         return True
@@ -147,7 +163,7 @@ def _width(view: WeightView) -> int:
 
 def is_not_softmax(inventory: Inventory, path: str) -> bool:
     """Return whether the layer at `path` is linear attention or another recurrence, which has no softmax of scores."""
-    if NOT_SOFTMAX_CLASS.search(inventory.module_class(path)):
+    if NOT_SOFTMAX_CLASS.search(inventory.module_class(path)) or NOT_SOFTMAX_PATH.search(path):
         return True
     start = len(path) + 1 if path else 0
     return any(NOT_SOFTMAX_NAME.fullmatch(name[start:]) for name in _below(inventory, path))
