@@ -139,14 +139,15 @@ QK_NORM = re.compile(r"(q|k|query|key)_?(layer_?)?norm\.weight$", re.IGNORECASE)
 QK_NORM_MODULE = re.compile(r"(^|\.)(qk|q|k|query|key)_?(layer_?)?norm$", re.IGNORECASE)  # it may have no weights
 COSINE_SCALE = re.compile(r"(^|\.)logit_scale$")
 ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
-ROTARY_TYPES = ("roformer",)  # they state nothing of it in their configs
+ROTARY_TYPES = ("roformer", "vjepa2")  # they state nothing of it in their configs
 NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IGNORECASE)  # and not missed
 CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|^(attn2|x_attn)$", re.IGNORECASE)
 CROSS_PATH = re.compile(r"(^|\.)pre_assign_attn\.")  # GroupViT's groups read the tokens
 OUTPUT_GATE = re.compile(r"(^|\.)(g_proj|(attn_|output_|out_)?gate(_proj)?)\.weight$")
 INNER_NORM = re.compile(r"(^|\.)(\w*sub_norm|inner_\w*(ln|norm)|attn_sub\w*|o_norm)\.weight$")
 RELATIVE_NAME = re.compile(
-    r"(^|\.)(bbox_projection|pe_k|linear_pos|relative_\w*proj|pos_proj|pos_bias_[uv]|rel_\w+|r_proj|r_kernel|distance_\w+)"
+    r"(^|\.)(bbox_projection|pe_k|emb_rel_k|linear_pos"
+    r"|relative_\w*proj|pos_proj|pos_bias_[uv]|rel_\w+|r_proj|r_kernel|distance_\w+)"
 )
 SPARSE_CLASS = re.compile(
     r"Longformer|LED|BigBird|LocalSelfAttention|LocalAttention|TransientGlobal|ProbSparse|GlobalLocal"
