@@ -51,6 +51,14 @@ def test_the_cell_shows_the_curves_as_they_grow(notebook, tmp_path):
     assert all(len(line.get("points").split()) == 3 for line in last.iter("polyline"))
 
 
+def test_one_measurement_is_a_dot(notebook, tmp_path):
+    model = torch.nn.MultiheadAttention(8, 2, bias=False)
+    with rr.RankTracker(model, out=tmp_path / "run", every=1) as tracker:
+        tracker.live(seconds=0)
+        train(tracker, model, [1])
+    assert len(list(ElementTree.fromstring(notebook[-1]).iter("circle"))) == 3
+
+
 def test_it_is_not_drawn_at_every_step(notebook, tmp_path):
     model = torch.nn.MultiheadAttention(8, 2, bias=False)
     with rr.RankTracker(model, out=tmp_path / "run", every=1) as tracker:

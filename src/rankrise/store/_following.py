@@ -63,6 +63,10 @@ class RunFollower:
         """Give up the handle."""
         self._folder.close()
 
+    def is_in(self, folder: UntrustedFolder) -> bool:
+        """Whether this follows the run in that directory."""
+        return self._folder.is_same(folder)
+
     def stamp(self) -> Stamp:
         """What changes whenever a file of the run does; cheap, because nothing is read."""
         return tuple(self._folder.stamp(name) for name in (_schema.NAME, "spec.json", STREAM, PARQUET))

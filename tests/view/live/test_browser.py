@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -155,6 +156,23 @@ def test_a_new_measurement_is_on_the_page_within_two_seconds(open_page, root):
         assert num_points(page) == step
     run.seal()
     assert sorted(seconds)[len(seconds) // 2] < 2, seconds
+
+
+def test_one_measurement_is_a_dot_and_a_refusal_is_said(open_page, browser, server, root):  # noqa: F811
+    page = open_page()
+    planted(root / "single", steps=range(1, 2))
+    page.get_by_role("link", name="single", exact=True).wait_for()
+    open_run(page, "single")
+    page.wait_for_selector("circle.dot")
+    assert page.locator("circle.dot").count() == 1 + 2 * 2  # the loss, and two layers of two circuits
+    shutil.rmtree(root / "single")
+    page.wait_for_selector("h1 .badge.removed")
+    assert page.locator("h1").inner_text() == "single removed"
+    assert "was removed from the folder" in page.locator(".meta").inner_text()
+    stranger = browser.new_page()  # whose console may complain of the answer 404
+    stranger.goto(f"{server.url}#/run/%zz")
+    stranger.wait_for_selector("#connection:has-text('There is no such run.')")
+    stranger.close()
 
 
 def test_two_runs_lie_over_each_other(open_page):

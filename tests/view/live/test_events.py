@@ -126,3 +126,35 @@ def test_a_port_that_is_taken_is_said(server, root, monkeypatch, capsys):
         main()
     assert stopped.value.code == 1
     assert f"`--host` and `--port` must be free; 127.0.0.1:{port} is not" in capsys.readouterr().err
+
+
+def test_a_page_of_a_run_follows_its_place_when_it_is_removed_replaced_or_linked(server, root):
+    """A new run at the place of one that was moved away is another run, though the folder of the first still exists."""
+    run = begin(root / "placed")
+    record(run, 1)
+    run.close()
+    (run_id,) = (one["id"] for one in list_now(server) if one["path"] == "placed")
+    with events(server.url, f"events?run={run_id}") as stream:
+        assert until(stream, lambda data: data["lastStep"] == 1)["state"] == "stopped"
+        (root / "placed").rename(root.parent / "moved")
+        gone = until(stream, lambda data: data["state"] == "removed")
+        assert (gone["name"], gone["problem"]) == (
+            "placed",
+            "The run was removed from the folder; what is below was read before.",
+        )
+        assert ask(server.url, f"{urlsplit(server.url).path}spectra?run={run_id}&layer=0&head=0")[0] == 404
+        run = begin(root / "placed")
+        record(run, 7)
+        assert until(stream, lambda data: data.get("lastStep") == 7)["state"] == "running"
+        run.close()
+        (root / "placed").rename(root.parent / "moved-too")
+        begin(root / "placed").close()
+        assert until(stream, lambda data: data.get("lastStep", 0) is None)["state"] == "stopped"
+        (root / "placed").rename(root.parent / "moved-thrice")
+        (root / "placed").symlink_to(root.parent / "moved")
+        until(stream, lambda data: data["state"] == "damaged")
+
+
+def list_now(server):
+    with events(server.url) as listing:
+        return next(listing)[1]["runs"]

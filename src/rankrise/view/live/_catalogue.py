@@ -88,14 +88,18 @@ class Catalogue:
         """The run that has an id; None if there is none."""
         return next((entry for entry in list(self._entries.values()) if entry.id == run_id), None)
 
-    def open(self, entry: Listed) -> RunFollower:
-        """Open a run through the served folder, so that a link on the way is refused.
+    def folder(self, path: str) -> UntrustedFolder:
+        """Open the folder of a run through the served folder, so that a link on the way is refused.
 
         Raises:
             OSError: The run is gone.
             UntrustedInputError: A part of its path became a link.
         """
-        return RunFollower(self._folder(entry.path))
+        root = UntrustedFolder(self.root)
+        if not path:
+            return root
+        with root:
+            return root.folder(path)
 
     def refresh(self) -> Changes:
         """Look for runs that are new, changed or gone."""
@@ -112,19 +116,12 @@ class Catalogue:
         found: list[dict[str, str]] = []
         for path in self._verdicts:
             try:
-                with self._folder(path) as folder:
+                with self.folder(path) as folder:
                     records = read_json(folder, _VERDICTS) if _is_small(folder) else []
             except (OSError, UntrustedInputError):
                 continue
             found += [_verdict(path, record) for record in records if isinstance(record, dict)]
         return found[:_MOST_VERDICTS]
-
-    def _folder(self, path: str) -> UntrustedFolder:
-        root = UntrustedFolder(self.root)
-        if not path:
-            return root
-        with root:
-            return root.folder(path)
 
     def _walk(self) -> tuple[dict[str, Stamp], list[str]]:
         """The stamps of all runs by path, and the folders that hold verdicts."""
@@ -152,7 +149,7 @@ class Catalogue:
         changed = max(nanoseconds for _, _, nanoseconds in stamp) / 1e9
         state, problem, experiment, heads = "damaged", "", "", []
         try:
-            with self._folder(path) as folder:
+            with self.folder(path) as folder:
                 follower = RunFollower(folder)
                 spec, _ = follower.head()
                 state = follower.state()

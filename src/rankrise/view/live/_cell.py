@@ -85,12 +85,14 @@ def _chart(title: str, lines: Sequence[_Line], marks: Sequence[float]) -> str:
     def y(value: float) -> float:
         return _TOP + (1 - (value - low) / ((high - low) or 1)) * height
 
-    paths = "".join(
-        f'<polyline fill="none" stroke="{line.colour}" stroke-width="1.6" points="'
-        + " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in zip(line.steps, line.values, strict=True) if v is not None)
-        + '"/>'
-        for line in lines
-    )
+    def path(line: _Line) -> str:
+        found = [(x(s), y(v)) for s, v in zip(line.steps, line.values, strict=True) if v is not None]
+        if len(found) == 1:  # which a line does not show
+            return f'<circle cx="{found[0][0]:.1f}" cy="{found[0][1]:.1f}" r="3" fill="{line.colour}"/>'
+        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in found)
+        return f'<polyline fill="none" stroke="{line.colour}" stroke-width="1.6" points="{points}"/>'
+
+    paths = "".join(path(line) for line in lines)
     stages = "".join(
         f'<line x1="{x(step):.1f}" x2="{x(step):.1f}" y1="{_TOP}" y2="{_TOP + height}" stroke="{OKABE_ITO["orange"]}" '
         f'stroke-dasharray="2 3"><title>step {step:.0f}</title></line>'

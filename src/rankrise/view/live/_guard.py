@@ -66,7 +66,10 @@ class Guard:
             return 400, "The host must be the one that `rankrise serve` printed. Open that address."
         first, slash, _ = scope["path"].removeprefix("/").partition("/")
         if not slash or not secrets.compare_digest(first.encode(), self._token.encode()):
-            return 403, "The address must hold the token that `rankrise serve` printed. Open that address."
+            return (
+                403,
+                "The address must hold the token that `rankrise serve` printed and end in a slash. Open that one.",
+            )
         return None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankrise.runs import RunData
+from rankrise.store import RunFollower
 from rankrise.view.live._catalogue import Catalogue, Listed
 from rankrise.view.live._snapshot import summary
 from rankrise.view.live._watch import Watched
@@ -105,9 +106,16 @@ class Hub:
                 run.idle_since = time.monotonic()
 
     def watched(self, run_id: str) -> Watched:
-        """The reader of a run; it is made if there is none."""
+        """The reader of a run; it is made if there is none.
+
+        Raises:
+            LookupError: No run of the list has this id.
+        """
         if run_id not in self._watched:
-            self._watched[run_id] = Watched(run_id, self.catalogue)
+            entry = self.catalogue.find(run_id)
+            if entry is None:
+                raise LookupError("The run must be in the folder that is served; it is not.")
+            self._watched[run_id] = Watched(run_id, entry.path, self.catalogue)
         return self._watched[run_id]
 
     async def refresh_list(self) -> None:
@@ -193,7 +201,7 @@ class Hub:
 
     def _summary(self, entry: Listed) -> dict[str, Any]:
         try:
-            follower = self.catalogue.open(entry)
+            follower = RunFollower(self.catalogue.folder(entry.path))
             try:
                 if max(size for _, size, _ in follower.stamp()) > _LARGEST:
                     return {}

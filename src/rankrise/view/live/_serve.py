@@ -73,6 +73,9 @@ def _listen(host: str, port: int | None) -> socket.socket:
             listening.close()
             if port is None and candidate == PORT:
                 continue
-            raise OSError(f"`--host` and `--port` must be free; {host}:{candidate} is not: {error.strerror}.") from None
+            raise OSError(
+                f"`--host` and `--port` must be free; {host}:{candidate or PORT} is not: {error.strerror}. "
+                "Leave both out, or name others."
+            ) from None
         return listening
     raise AssertionError("unreachable")

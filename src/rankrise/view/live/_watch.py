@@ -15,6 +15,7 @@ from rankrise.view.live._snapshot import snapshot, spectra
 _REST = 4.0  # after reading a run, as many times as long as that took; a run that is large is read less often
 _STAGE_REST = 10.0  # the same for its stages
 _LEAST_STAGE_REST = 2.0  # seconds
+_REMOVED = "The run was removed from the folder; what is below was read before."
 
 
 @dataclass
@@ -23,11 +24,13 @@ class Watched:
 
     Attributes:
         run_id: What pages call the run.
+        path: Where the run is below the folder that is served.
         num_pages: How many pages look at it now.
         idle_since: When the last page left.
     """
 
     run_id: str
+    path: str
     catalogue: Catalogue
     num_pages: int = 0
     idle_since: float = field(default_factory=time.monotonic)
@@ -42,8 +45,8 @@ class Watched:
     _stages_at: float = 0.0
 
     def payload(self) -> bytes:
-        """The run as JSON; it is read if it never was."""
-        if not self._payload:
+        """The run as JSON; it is read if nobody else looks at it."""
+        if not self._payload or not self.num_pages:
             self.look()
         return self._payload
 
@@ -54,12 +57,15 @@ class Watched:
             if begin < self._free_at:
                 return False
             try:
-                if self._follower is None:
-                    self._follower = self._open()
-                seen = (self._follower.stamp(), self._follower.state())
+                try:
+                    follower = self._opened()
+                    seen = (follower.stamp(), follower.state())
+                except FileNotFoundError:
+                    self._forget()
+                    return self._say({"state": "removed", "problem": _REMOVED})
                 if seen == self._seen:
                     return False
-                followed = self._follower.read()
+                followed = follower.read()
                 self._state = followed.state
                 self._run = RunData.of_followed(self._path(), followed)
                 self._seen = seen
@@ -99,9 +105,10 @@ class Watched:
         """
         self.payload()
         with self._lock:
-            if self._follower is None:
-                raise ValueError("The run must be readable to show its spectra; it is damaged or gone.")
-            run = RunData.of_followed(self._path(), self._follower.read())
+            try:
+                run = RunData.of_followed(self._path(), self._opened().read())
+            except OSError:
+                raise ValueError("The run must be in the folder to show its spectra; it was removed.") from None
         return spectra(run, **place)
 
     def close(self) -> None:
@@ -110,24 +117,24 @@ class Watched:
             self._forget()
 
     def _path(self) -> Path:
-        entry = self.catalogue.find(self.run_id)
-        return self.catalogue.root / (entry.path if entry else "")
+        return self.catalogue.root / self.path
 
-    def _open(self) -> RunFollower:
-        entry = self.catalogue.find(self.run_id)
-        if entry is None:
-            raise FileNotFoundError("The run must be in the folder that is served; it was removed.")
-        return self.catalogue.open(entry)
+    def _opened(self) -> RunFollower:
+        """The reader of the run that is at the path now; another one may have taken the place of the one before."""
+        folder = self.catalogue.folder(self.path)
+        if self._follower is not None and self._follower.is_in(folder):
+            folder.close()
+        else:
+            self._forget()
+            self._follower = RunFollower(folder)
+        return self._follower
 
     def _encode(self, run: RunData) -> bool:
         return self._say(snapshot(run, self._state, self._stages))
 
     def _say(self, record: dict[str, Any]) -> bool:
-        entry = self.catalogue.find(self.run_id)
-        name = entry.path if entry else ""
-        payload = json.dumps(
-            {"id": self.run_id, "name": name, **record}, allow_nan=False, separators=(",", ":")
-        ).encode()
+        record = {"id": self.run_id, "name": self.path, **record}
+        payload = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
         is_new = payload != self._payload
         self._payload = payload
         return is_new

@@ -12,12 +12,20 @@ export const listen = (runs, handlers) => {
   let source = null;
   const open = () => {
     if (source || document.hidden) return;
-    source = new EventSource(`events?${query}`);
+    const address = `events?${query}`;
+    const mine = new EventSource(address);
+    source = mine;
     for (const [name, handle] of Object.entries(handlers)) {
       source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
     }
     source.addEventListener("open", () => say(""));
-    source.addEventListener("error", () => say("The server does not answer; trying again."));
+    source.addEventListener("error", async () => {
+      say("The server does not answer; trying again.");
+      if (mine.readyState !== EventSource.CLOSED) return;
+      const answer = await fetch(address).catch(() => null); // the browser tries no more: the server has refused
+      if (answer && !answer.ok) say((await answer.text()).trim());
+      else answer?.body.cancel();
+    });
   };
   const close = () => {
     source?.close();

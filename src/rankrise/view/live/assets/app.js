@@ -14,8 +14,8 @@ const route = () => {
   crumbs.replaceChildren();
   document.title = "Runs · rankrise";
   const [, page, ids] = location.hash.split("/");
-  if (page === "run" && ids) leave = showRun(main, crumbs, decodeURIComponent(ids));
-  else if (page === "runs" && ids) leave = showCompare(main, crumbs, decodeURIComponent(ids).split(","));
+  if (page === "run" && ids) leave = showRun(main, crumbs, ids);
+  else if (page === "runs" && ids) leave = showCompare(main, crumbs, ids.split(","));
   else leave = showList(main, chosen);
 };
 

@@ -37,6 +37,7 @@ const STATES = {
   finished: "This run was closed.",
   stopped: "This run was cut off: it was not closed, and no process writes it.",
   damaged: "This run cannot be read.",
+  removed: "This run is no longer in the folder.",
 };
 
 export const badge = (state) =>

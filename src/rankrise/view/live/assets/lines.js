@@ -95,7 +95,7 @@ export class Lines {
     this.axes(svg, x, y, height);
     for (const line of this.series) this.band(svg, line);
     for (const mark of this.marks) this.mark(svg, mark);
-    for (const line of this.series) svg.append(this.path(line));
+    for (const line of this.series) svg.append(this.path(line), ...this.dots(line));
     this.cross = s("g", { class: "cross" });
     svg.append(this.cross);
     this.plot.replaceChildren(svg);
@@ -138,6 +138,13 @@ export class Lines {
       class: "line", d: parts.join(""), stroke: line.colour, "stroke-width": line.width ?? 2,
       "stroke-dasharray": line.dash, "data-name": line.name, "data-points": line.x.length,
     });
+  }
+
+  // A measurement without one before and after it, which a line does not show.
+  dots(line) {
+    const points = this.points(line, line.y);
+    const alone = points.filter((point, i) => point && !points[i - 1] && !points[i + 1]);
+    return alone.map(([x, y]) => s("circle", { class: "dot", cx: x, cy: y, r: 3.5, fill: line.colour }));
   }
 
   band(svg, line) {

@@ -64,7 +64,7 @@ export const showRun = (main, crumbs, id) => {
   const showHead = () => {
     document.title = `${nameOf(run)} · rankrise`;
     parts.title.replaceChildren(nameOf(run), " ", badge(run.state));
-    if (run.state === "damaged") {
+    if (run.problem) {
       parts.meta.textContent = run.problem;
       return;
     }
@@ -146,7 +146,7 @@ export const showRun = (main, crumbs, id) => {
   const show = () => {
     if (!run) return;
     showHead();
-    if (run.state === "damaged") return;
+    if (run.problem) return;
     for (const part of [showScalar, showRanks, showStages, showHeads, showClaims]) part();
   };
 
