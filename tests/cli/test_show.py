@@ -89,6 +89,13 @@ def test_a_folder_of_runs_is_a_list(rankrise):
     ]
 
 
+def test_a_name_that_a_shell_would_read_is_quoted(rankrise, tmp_path):
+    planted(tmp_path / "my runs" / "b; ls")
+    planted(tmp_path / "my runs" / "c")
+    done = rankrise("show", tmp_path / "my runs")
+    assert done.stdout.endswith(f"To see one: rankrise show '{tmp_path}/my runs/b; ls'\n")
+
+
 def test_json_holds_everything_as_finite_numbers_or_null(rankrise, tmp_path):
     nan = planted(tmp_path / "nan", diverges_at=40)
     done = rankrise("show", "runs/mine", nan, "--json")
@@ -188,6 +195,9 @@ def test_plot_of_one_run_and_of_several(rankrise, tmp_path):
         (["show", "runs/mine", "--html", "nowhere/page.html"], 2, "The folder of nowhere/page.html must exist."),
         (["show"], 2, "Missing argument"),
         (["plot", "training_curve", "runs/mine"], 2, "Did you mean 'training_curves'?"),
+        (["plot", "runs/mine", "training_curves"], 2, "The figure comes before the runs."),
+        (["plot", "training_curves", "runs/mine", "--out", "a/b.png"], 2, "a/b.png has the name of a file."),
+        (["show", "runs/mine", "--png", "b.png"], 2, "Name the folder that the files go to."),
         (["plot", "training_curves", "nothing"], 1, "nothing holds none."),
         (["plot", "training_curves", "runs/mine", "--layer", "7"], 1, "has no layer 7; it has 0-1."),
         (["plot", "stable_rank_by_head", "runs/mine", "--layer", "1"], 2, "stable_rank_by_head shows all layers."),

@@ -142,6 +142,8 @@ def test_a_rule_that_fails_costs_only_itself(tmp_path):
     ("options", "message"),
     [
         ({"alerts": RankCollapse()}, "`alerts` must be a list of rules"),
+        ({"alerts": ["rank_collapse"]}, r"An alert must be an object with `find\(trace\)`"),
+        ({"on_alert": "print"}, "`on_alert` must be a function of an alert; got 'print'"),
         ({"alerts": [RankCollapse]}, r"An alert must be an object with `find\(trace\)`"),
         ({"alerts": [StalledHead(), StalledHead(window=9)]}, "'stalled_head' is given twice"),
         ({"alerts": [RankCollapse()], "quantities": ["stable_rank"]}, "needs the quantity 'effective_rank', which is"),

@@ -89,7 +89,10 @@ def test_a_run_without_a_loss_has_its_ranks_drawn(tmp_path):
         with torch.no_grad():
             model.in_proj_weight += 1
         tracker.step(1)
-    assert len(figure_of_run("training_curves", rr.open_run(tmp_path / "run")).panels) == 2
+    figure = figure_of_run("training_curves", rr.open_run(tmp_path / "run"))
+    assert len(figure.panels) == 2
+    assert figure.title.startswith("Rank over training")
+    assert "loss" not in figure.text.lower()
 
 
 @pytest.mark.parametrize("seal", [True, False])

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -29,6 +30,15 @@ def read_flags() -> bool:
 def sentence(error: BaseException | str) -> str:
     """Return the message of an exception on one line, without characters that a terminal would obey."""
     return printable(" ".join(str(error).split())) or type(error).__name__
+
+
+def in_shell(path: object) -> str:
+    """Return a path as it is typed in a shell, without characters that a terminal would obey.
+
+    >>> in_shell("runs/mine"), in_shell("runs/my run")
+    ('runs/mine', "'runs/my run'")
+    """
+    return shlex.quote(printable(path))
 
 
 def print_error(error: BaseException, *, about: str = "") -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+_KINDS = {".png", ".svg", ".pdf", ".csv", ".html", ".json"}  # what a file is called that is not meant to be a folder
+
 
 def progress() -> Callable[[str], None]:
     """Return a function that writes lines to stderr, at most one a second; on a terminal each overwrites the last."""
@@ -42,8 +44,12 @@ def folder(path: Path, option: str) -> None:
     """Refuse a folder if the path, or a part of it, is a file. Call this before any work is done for the folder.
 
     Raises:
-        typer.BadParameter: The path, or a part of it, is a file.
+        typer.BadParameter: The path, or a part of it, is a file, or a new path is named as if it were to be one.
     """
+    if path.suffix in _KINDS and not path.exists():
+        raise typer.BadParameter(
+            f"`{option}` must be a folder; {path} has the name of a file. Name the folder that the files go to."
+        )
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
             raise typer.BadParameter(

@@ -31,7 +31,8 @@ def plot(
     try:
         check_run_figure(figure)
     except ValueError as error:
-        raise typer.BadParameter(sentence(error)) from error
+        first = " The figure comes before the runs." if Path(figure).is_dir() else ""
+        raise typer.BadParameter(f"{sentence(error)}{first}") from error
     existing(*runs)
     options: dict[str, Any] = {} if layer is None else {"layer": layer}
     if options and RUN_FIGURES[figure].of != "several":

@@ -11,6 +11,7 @@ import typer
 
 from rankrise._extras import require
 from rankrise._tables import table
+from rankrise.cli._errors import in_shell
 from rankrise.store import show as printable
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def pointer_to_show(path: Path) -> str:
     own = [run for run in find_runs(path) if run.state != "damaged" and not run.data.spec]
     if not own:
         return ""
-    name = printable(own[0].folder)
+    name = in_shell(own[0].folder)
     return (
         f"It holds runs of a tracker, which belong to no experiment: `rankrise show {name}` shows one, "
         f"`rankrise plot training_curves {name}` draws it."

@@ -10,7 +10,7 @@ import typer
 from rankrise._extras import require
 from rankrise._tables import table
 from rankrise.cli._diff import existing
-from rankrise.cli._errors import sentence
+from rankrise.cli._errors import in_shell, sentence
 from rankrise.cli._figure import save
 from rankrise.cli._output import file, folder
 from rankrise.store import replacing
@@ -93,7 +93,7 @@ def _print_list(runs: "Sequence[RunData]") -> None:
             typer.echo(printable(f"{run.folder}  {run.overview().progress}"))
         except (OSError, ValueError) as error:
             typer.echo(f"{printable(run.folder)}  damaged: {sentence(error)}")
-    typer.echo(f"\n{len(runs)} runs. To see one: rankrise show {printable(runs[0].folder)}")
+    typer.echo(f"\n{len(runs)} runs. To see one: rankrise show {in_shell(runs[0].folder)}")
 
 
 def _run_text(summary: "RunSummary") -> str:
@@ -125,7 +125,7 @@ def _run_text(summary: "RunSummary") -> str:
 def _print_comparison(summaries: "Mapping[str, RunSummary]") -> None:
     from rankrise.view import compared_ranks
 
-    folders = " ".join(printable(summary.run.folder) for summary in summaries.values())
+    folders = " ".join(in_shell(summary.run.folder) for summary in summaries.values())
     typer.echo("\nSide by side:")
     for line in compared_ranks(summaries):
         typer.echo(printable(line))

@@ -161,7 +161,7 @@ class RankTracker:
         self._is_main = is_main_process()
         self._is_sharded = is_sharded(model)
         check_sinks(sinks)
-        check_alerts(alerts, self._plan.quantities, self.head_map)
+        check_alerts(alerts, on_alert, self._plan.quantities, self.head_map)
         self._watch, self._on_alert = Watch(alerts, self.head_map), on_alert
         self._recorder = Recorder(sinks if self._is_main else (), strict=strict)
         self._pending = PendingScalars()

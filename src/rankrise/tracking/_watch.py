@@ -106,17 +106,19 @@ class Watch:
         return grid
 
 
-def check_alerts(alerts: object, quantities: Sequence[Quantity], head_map: HeadMap | None) -> None:
+def check_alerts(alerts: object, on_alert: object, quantities: Sequence[Quantity], head_map: HeadMap | None) -> None:
     """Refuse alerts that are no rules, or that look at what is not measured.
 
-    >>> check_alerts([], [], None)
+    >>> check_alerts([], print, [], None)
     """
+    if on_alert is not None and not callable(on_alert):
+        raise ValueError(f"`on_alert` must be a function of an alert; got {on_alert!r}.")
     if not isinstance(alerts, Sequence) or isinstance(alerts, str):
         raise ValueError(f"`alerts` must be a list of rules; got {alerts!r}.")
     measured = [quantity.name for quantity in quantities]
     names: set[str] = set()
     for rule in alerts:
-        if isinstance(rule, type) or not callable(getattr(rule, "find", None)):
+        if isinstance(rule, type | str) or not callable(getattr(rule, "find", None)):
             raise ValueError(f"An alert must be an object with `find(trace)`, such as RankCollapse(); got {rule!r}.")
         if rule.name in names:
             raise ValueError(f"Every alert must have a name of its own; {rule.name!r} is given twice.")

@@ -49,7 +49,8 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
     """
     is_one = len(runs) == 1
     some = next(iter(runs.values()))
-    panels = [_losses(runs)] if any(_loss_name(run) for run in runs.values()) else []
+    has_loss = any(_loss_name(run) for run in runs.values())
+    panels = [_losses(runs)] if has_loss else []
     for circuit, words in net.CIRCUITS.items():
         traces = _by_layer(some, circuit, layer) if is_one else _by_run(runs, circuit, layer)
         marks = _rises(some, circuit, layer) if is_one else ()
@@ -60,10 +61,13 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
     return FigureData(
         id="training_curves",
         experiment=some.folder.name if is_one else "compared",
-        title=net.titled("Loss and rank over training", some.source if is_one else " and ".join(runs)),
+        title=net.titled(
+            "Loss and rank over training" if has_loss else "Rank over training",
+            some.source if is_one else " and ".join(runs),
+        ),
         text=(
-            f"The loss, and the stable rank of what training added, {whose}. A rank that stays and then rises by about "
-            f"one is a stage.{legend}"
+            f"{'The loss, and the' if has_loss else 'The'} stable rank of what training added, {whose}. "
+            f"A rank that stays and then rises by about one is a stage.{legend}"
         ),
         run="; ".join(headline(run.overview()) for run in runs.values()),
         panels=tuple(panels),

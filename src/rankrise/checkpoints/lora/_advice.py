@@ -327,7 +327,7 @@ def _spectra(path: str | PathLike[str], steps: int | None) -> tuple[int, dict[tu
         by = f" up to step {steps}" if steps is not None else ""
         raise ValueError(
             f"The run in {path} must have spectra of the matrices q, k, v, o{by}; it has none. "
-            "Track with `matrices=True` and a `spectra` clock that strikes earlier."
+            "Track with `matrices=True` and a `spectra` clock that strikes earlier, as RankTracker(..., spectra=50)."
         )
     step = pc.max(table["step"]).as_py()
     found: dict[tuple[int, str], list[float]] = {}
