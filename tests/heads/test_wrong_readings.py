@@ -223,3 +223,8 @@ def test_norms_of_queries_and_keys_without_weights_are_named():
 def test_scores_beside_those_of_the_product_are_named(kind, word):
     model = type(kind, (SeparateAttention,), {})(8, 2)
     assert any(note.startswith(word) for note in resolve(model, num_heads=2).notes)
+
+
+def test_a_choice_of_tokens_is_named():
+    state = weights("layers.0.self_attn", ["q_proj", "k_proj", "v_proj", "o_proj", "indexer.wk"])
+    assert any(note.startswith("sparse") for note in resolve(state, num_heads=2).notes)

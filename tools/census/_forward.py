@@ -23,7 +23,9 @@ _TAKEN_OUT = (("norm", "norm"), ("conv", "convolution"))  # part of a class name
 _ROTARY_BUFFER = re.compile(
     r"(^|\.)((?P<both>embed_positions(\.weight)?)|(?P<sin>sin\w*)|cos\w*)$"
 )  # tables of rotations
-_POSITION = re.compile(r"rel(?!u)|pos(?!t)|r_kernel|seg_embed|r_[wr]_bias|bias_[uv]$", re.IGNORECASE)
+_POSITION = re.compile(
+    r"rel(?!u)|pos(?!t)|distance_embed|layout_|r_kernel|seg_embed|r_[wr]_bias|bias_[uv]$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def recording(
         saved |= {name: table for name, table in tables if _ROTARY_BUFFER.search(name)}
     values = {name: p.detach().clone() for name, p in saved.items()}
     normalize = nn.functional.normalize
+    torch.backends.mha.set_fastpath_enabled(False)  # whose one operation shows neither scores nor products
     if "norm" in without:
         nn.functional.normalize = lambda x, *args, **kwargs: x
     try:

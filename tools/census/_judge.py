@@ -186,10 +186,10 @@ def _output_factor(parts: Factors, layout: _Layout, probabilities: Tensor, x_v: 
         if got.shape != want.shape:
             continue
         finite = (got.isfinite() & want.isfinite()).all(-1)  # a token without a key has no output
-        got, want = got[finite], want[finite]
-        if not bool(got.norm() > 1e-6):
+        seen, hat = got[finite], want[finite]
+        if not bool(seen.norm() > 1e-6):
             continue
-        factor = float((got * want).sum() / want.square().sum().clamp_min(1e-30))
-        if factor > 0 and bool((got - factor * want).norm() <= TOLERANCE * got.norm()):
+        factor = float((seen * hat).sum() / hat.square().sum().clamp_min(1e-30))
+        if factor > 0 and bool((seen - factor * hat).norm() <= TOLERANCE * seen.norm()):
             return factor
     return None

@@ -187,7 +187,7 @@ def _small_image(value: Any) -> Any:
         return [_small_image(side) for side in value]
     while type(value) is int and value > 256 and value % 4 == 0:
         value //= 2
-    return value
+    return 224 if type(value) is int and value > 512 else value
 
 
 def _small_dict(value: Mapping[str, Any], kept: list[int], width: bool) -> dict[str, Any]:

@@ -150,8 +150,9 @@ RELATIVE_NAME = re.compile(
     r"|relative_\w*proj|pos_proj|pos_bias_[uv]|rel_\w+|r_proj|r_kernel|distance_\w+)"
 )
 SPARSE_CLASS = re.compile(
-    r"Longformer|LED|BigBird|LocalSelfAttention|LocalAttention|TransientGlobal|ProbSparse|GlobalLocal"
+    r"Gemma(4|3n)Audio|Longformer|LED|BigBird|LocalSelfAttention|LocalAttention|TransientGlobal|ProbSparse|GlobalLocal"
 )
+SPARSE_NAME = re.compile(r"(^|\.)indexer\.")  # weights that choose the tokens to attend to
 POSITION_CLASS = re.compile(r"^Bros|^SpeechT5EncoderLayer$|^SEWDAttention$|^Lilt|^LayoutLMv[23]")
 SHARED_SOFTMAX_CLASS = re.compile(r"MergedAttention$")  # one softmax over the own sequence and the encoder's
 STREAMS_CLASS = re.compile(r"^ProphetNetNgramSelfAttention$")

@@ -27,6 +27,7 @@ from rankrise.heads._families import (
     SHARED_SOFTMAX_CLASS,
     SINK_NAME,
     SPARSE_CLASS,
+    SPARSE_NAME,
     STREAMS_CLASS,
     TOKEN_CONVOLUTION,
     VALUE_SCALE,
@@ -89,7 +90,7 @@ def layer_notes(
         notes.append("streams: further streams of queries have scores of their own, beside those of K Qᵀ")
     if any(map(POOLED_CLASS.search, classes)):
         notes.append("pooled: in some layers queries are pooled over neighbouring tokens, before or after projection")
-    if any(map(SPARSE_CLASS.search, classes)):
+    if any(map(SPARSE_CLASS.search, classes)) or any(map(SPARSE_NAME.search, below)):
         notes.append("sparse: a token attends to some others only, in blocks or by choice, with the scores of K Qᵀ")
     if any(SINK_NAME.search(name) for name in below):
         notes.append("sink: a learned score without a value takes part in the softmax")
