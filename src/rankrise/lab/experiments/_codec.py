@@ -23,7 +23,8 @@ def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = 
     Args:
         config: A dataclass.
         omit: Fields to leave out.
-        keep_defaults: Whether to write fields that have their default value.
+        keep_defaults: Whether to write fields that have their default value. A field with the metadata `omit_default`
+            came after specs had been stored, and is never written while it has its default.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -41,7 +42,10 @@ def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = 
     return {
         field.name: _plain(_read_value(getattr(config, field.name), hints[field.name], field.name))
         for field in dataclasses.fields(config)
-        if field.name not in omit and (keep_defaults or getattr(config, field.name) != _default(field))
+        if field.name not in omit
+        and (
+            getattr(config, field.name) != _default(field) or keep_defaults > field.metadata.get("omit_default", False)
+        )
     }
 
 

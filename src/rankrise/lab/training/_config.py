@@ -1,7 +1,7 @@
 """The recipe of a training: a frozen value made of JSON values, so that the spec of a run can hold it."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from rankrise._arguments import as_count, check_choice
 
@@ -69,7 +69,7 @@ class TrainingConfig:
     num_spectra: int = 20
     evaluate_every: int = 1
     seed: int = 0
-    reparam: Reparam = "none"
+    reparam: Reparam = field(default="none", metadata={"omit_default": True})
 
     def __post_init__(self) -> None:
         for name, (least, most) in _COUNTS.items():
@@ -101,6 +101,20 @@ class TrainingConfig:
             )
         if self.momentum and self.optimiser != "sgd":
             raise ValueError(f"`momentum` must be 0 for {self.optimiser!r}; got {self.momentum}. Set `betas`.")
+
+    def record(self) -> dict[str, Any]:
+        """The recipe as runs store it.
+
+        A field with `omit_default` came after runs had been stored. It is left out while it has its default, so that
+        the records of those runs stay equal to the recipe they were made by.
+
+        >>> "reparam" in TrainingConfig(epochs=1).record()
+        False
+        >>> TrainingConfig(epochs=1, reparam="sigma").record()["reparam"]
+        'sigma'
+        """
+        later = {item.name: item.default for item in fields(self) if item.metadata.get("omit_default")}
+        return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
 
 def _check_number(name: str, value: object) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ def as_plain_spec(config: TrainingConfig, spec: Mapping[str, Any] | None) -> dic
         ValueError: JSON cannot hold the spec.
     """
     try:
-        wanted: dict[str, Any] = plain({"training": asdict(config)} if spec is None else dict(spec))
+        wanted: dict[str, Any] = plain({"training": config.record()} if spec is None else dict(spec))
     except (TypeError, ValueError) as error:
         raise ValueError(f"`spec` must go through JSON; {error}. Pass numbers, strings, lists and dicts.") from None
     return wanted

@@ -33,7 +33,7 @@ class Progression:
 
 def take_snapshot(job: Job, optimiser: torch.optim.Optimizer, progression: Progression) -> Checkpoint:
     """Gather what is needed to go on; weights are not copied."""
-    state = asdict(progression) | {"config": asdict(job.config), "data": job.data, "conditions": job.conditions}
+    state = asdict(progression) | {"config": job.config.record(), "data": job.data, "conditions": job.conditions}
     tensors = optimiser_tensors(optimiser, job.model) | _random_state(job.device)
     return Checkpoint(progression.step, _model_tensors(job.model), tensors, state)
 
@@ -93,7 +93,7 @@ def refuse_other_config(checkpoint: Checkpoint, config: TrainingConfig, out: Pat
     Raises:
         ValueError: The recipe differs; the message says in what.
     """
-    changed = differences(checkpoint.state.get("config", {}), plain(asdict(config)))
+    changed = differences(checkpoint.state.get("config", {}), plain(config.record()))
     if changed:
         raise ValueError(
             f"The run in {out} must go on by its own recipe; {changed}. Choose another folder, or the old values."
