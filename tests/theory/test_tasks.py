@@ -48,7 +48,8 @@ def test_arrays_and_lists_are_the_tensors_they_hold(kind: str) -> None:
     assert torch.equal(flow.products, again.products)
     assert torch.equal(flow.at([0.25]), flow.at(np.array([0.25])))
     matrices, others = (
-        theory.solve_matrix_flow(*data, alpha=1e-2, t_end=0.1, seed=0, times=[0.1]) for data in ((x, y), given[:2])
+        theory.solve_matrix_flow(theory.matrix_head(*data), [torch.eye(2)] * 4, log10_alpha=-2, t_end=0.1, times=[0.1])
+        for data in ((x, y), given[:2])
     )
     assert torch.equal(matrices.losses, others.losses)
 
@@ -71,7 +72,7 @@ def _start(x: object, y: object) -> object:
 
 
 def _matrices(x: object, y: object) -> object:
-    return theory.solve_matrix_flow(x, y, alpha=1e-2, t_end=0.1, seed=0)  # type: ignore[arg-type]
+    return theory.matrix_head(x, y)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ from rankrise.theory.diagonal import stage_times as stage_times
 from rankrise.theory.diagonal import transformer as transformer
 from rankrise.theory.matrix import Circuit as Circuit
 from rankrise.theory.matrix import Flag as Flag
-from rankrise.theory.matrix import HeadWeights as HeadWeights
 from rankrise.theory.matrix import MatrixCertificate as MatrixCertificate
 from rankrise.theory.matrix import MatrixFlow as MatrixFlow
 from rankrise.theory.matrix import MatrixNetwork as MatrixNetwork

@@ -123,6 +123,19 @@ class ActiveFlow:
         jacobian: Array = straight - 0.5 * (bent + bent.T)
         return jacobian
 
+    def between(self, step: Step, x: float) -> Factors:
+        """Return Z at the part x of a step to the accuracy of the step, by a shorter one."""
+        shapes, z = [f.shape for f in step.start], _flatten(step.start)
+
+        def slope(at: Array) -> Array:
+            there = _unflatten(at, shapes)
+            return _flatten(_flow(there, self.gradients(there)[1]))
+
+        jacobian = self.jacobian(step.start, self.gradients(step.start)[1])
+        every = np.arange(len(z))
+        part, _ = rodas_step(slope, z, _flatten(step.start_slope), jacobian, every, max(x, 1e-6) * step.duration)
+        return _unflatten(part, shapes)
+
     def settle(self, factors: Factors, *, scale: float, rtol: float, max_steps: int) -> Settled:
         """Follow the flow from Z until it rests: phase B.
 

@@ -104,10 +104,12 @@ def test_matrix_flow():
     assert [tuple(weight.shape) for weight in weights] == [(3, 2)] * 4
     times = torch.linspace(0, spec.t_end, spec.num_points, dtype=torch.float64)
     start = [load_initial(report.folder)[name] for name in ("key", "query", "value", "output")]
-    flow = theory.solve_matrix_flow(x, y, start, alpha=1e-3, t_end=spec.t_end, times=times)
+    flow = theory.solve_matrix_flow(
+        theory.matrix_head(x, y), start, log10_alpha=-3, t_end=spec.t_end, times=times, rtol=1e-8, method="plain"
+    )
     table = load_run(report.folder)
-    assert torch.equal(columns(table, "spectrum", "kq"), flow.kq_singular_values)
-    assert torch.equal(columns(table, "spectrum", "vo"), flow.vo_singular_values)
+    assert torch.equal(columns(table, "spectrum", "kq"), flow.singular_values[0])
+    assert torch.equal(columns(table, "spectrum", "vo"), flow.singular_values[1])
     assert torch.equal(columns(table, "loss"), flow.losses)
 
 

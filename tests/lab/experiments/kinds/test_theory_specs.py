@@ -57,7 +57,6 @@ def test_whole_numbers_are_floats():
         ("flow", {"t_end": 0.0}, "`t_end` must be positive and finite; got 0.0"),
         ("flow", {"num_points": 0}, "`num_points` must be a whole number of at least 1; got 0"),
         ("flow", {"seed": -1}, "`seed` must be a whole number from 0"),
-        ("matrix_flow", {"log10_alpha": -17.0}, "`log10_alpha` of at least -16 and the plain task; got -17.0"),
         ("matrix_flow", {"task": replace(TASK, loss="cross_entropy")}, "the plain task"),
         ("robustness", {"noise": -1.0}, "`noise` must be positive"),
         ("descent", {"batch_size": None}, "`batch_size` must be given for 'sgd' and only there; got None"),

@@ -8,13 +8,15 @@ from rankrise.lab.experiments.kinds._theory_kind import Recording, TheoryKind, T
 if TYPE_CHECKING:
     from torch import Tensor
 
+_RTOL = 1e-8
+
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixFlowSpec(TheorySpec):
     """The gradient flow of a head with full matrices (`theory.solve_matrix_flow`).
 
     Args:
-        log10_alpha: log10 α, at least -16.
+        log10_alpha: log10 α. Down to -16 the plain method is used, with which the committed runs were made.
         t_end: Rescaled time to stop at.
         head_dim: Columns of each matrix; `task.dim` unless given.
         num_points: Evenly spaced times that are saved.
@@ -27,10 +29,9 @@ class MatrixFlowSpec(TheorySpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.log10_alpha < -16 or self.task.loss != "mse" or self.task.activation is not None or self.task.l2:
+        if self.task.loss != "mse" or self.task.activation is not None or self.task.l2:
             raise ValueError(
-                "A flow of full matrices must have `log10_alpha` of at least -16 and the plain task; "
-                f"got {self.log10_alpha!r} and {self.task!r}. Use a flow of diagonal weights."
+                f"A flow of full matrices must have the plain task; got {self.task!r}: use a flow of diagonal weights."
             )
 
 
@@ -50,14 +51,15 @@ class MatrixFlowKind(TheoryKind[MatrixFlowSpec]):
 
         x, y = toy_data(spec.task, spec.seed)
         flow = theory.solve_matrix_flow(
-            x,
-            y,
+            theory.matrix_head(x, y),
             _head_weights(spec),
-            alpha=10.0**spec.log10_alpha,
+            log10_alpha=spec.log10_alpha,
             t_end=spec.t_end,
             times=torch.linspace(0, spec.t_end, spec.num_points, dtype=torch.float64),
+            rtol=_RTOL,
+            method="plain" if spec.log10_alpha >= -16 else "graded",
         )
-        spectra = (("kq", flow.kq_singular_values), ("vo", flow.vo_singular_values))
+        spectra = zip(("kq", "vo"), flow.singular_values, strict=True)
         blocks = [curve_rows({"time": flow.times, "loss": flow.losses})]
         return Recording([*blocks, *(path_rows("spectrum", s, circuit=c) for c, s in spectra)], flow.status)
 
