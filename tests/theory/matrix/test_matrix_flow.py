@@ -135,8 +135,8 @@ def test_single_numbers_follow_the_diagonal_flow():
 
 
 @pytest.mark.slow
-def test_times_at_1e_32_are_those_of_eighty_four_digits():
-    """3 x 3 sensing with two stages, by Runge and Kutta's method of order 4 in 40 digits, extrapolated."""
+def test_the_first_time_at_1e_32_is_that_of_forty_digits():
+    """3 x 3 sensing, by Runge and Kutta's method of order 4 in 40 digits, extrapolated."""
     net = sensing(4, 3, 3)
     flow = solve(net, 4, -32, 1.0, rtol=1e-11)
     gram, moment = net._gram.numpy(), net._moment.numpy()
