@@ -175,7 +175,5 @@ def test_another_clock_is_not_another_length(name, scale, key):
 def test_another_length_is_said():
     known = experiments()["vit-cifar10"]
     assert departure("vit-cifar10", to_json(vary(known.paper, epochs=60))) == "60 of 500 epochs"
-    old = to_json(known.paper)
-    del old["training"]["reparam"]  # as runs were recorded before there was such a field
-    assert departure("vit-cifar10", old) == ""
+    assert "reparam" not in to_json(known.paper)["training"]  # as runs were recorded before there was such a field
     assert departure("vit-cifar10", to_json(vary(known.small, epochs=3))).startswith("scale small, 3 of ")

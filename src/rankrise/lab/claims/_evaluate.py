@@ -1,6 +1,5 @@
 """From runs to verdicts: runs of one seed are matched, and each missing run is named in the reason."""
 
-import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from rankrise.lab.claims import _scales_and_data_sets, _single_networks, _toy, _
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
 from rankrise.lab.claims._outcomes import TOPICS
-from rankrise.lab.experiments import SCALES, experiments, find_experiment, from_json, to_json
+from rankrise.lab.experiments import SCALES, experiments, find_experiment, to_json
 from rankrise.runs import NotMeasurable, RunData, group_runs
 from rankrise.store import write_json
 
@@ -144,8 +143,6 @@ def departure(name: str, spec: Mapping[str, Any]) -> str:
     'a spec of its own'
     """
     specs = _registered(name)
-    with contextlib.suppress(ValueError):  # a spec of a run that was recorded before a field was added to specs
-        spec = to_json(from_json(spec))
     for scale, other in specs.items():
         if {**other, "seed": 0} == {**spec, "seed": 0}:
             return _words(scale)
