@@ -2,10 +2,24 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rankrise.store import create_run, load_directions, load_run, load_spec, resume_run, rows, verify_run
+from rankrise.store import (
+    UntrustedFolder,
+    UntrustedInputError,
+    create_run,
+    load_directions,
+    load_run,
+    load_spec,
+    resume_run,
+    rows,
+    scalar_rows,
+    verify_run,
+)
+from rankrise.store._table import read_parquet
 
 
 @pytest.fixture
@@ -114,3 +128,22 @@ def test_every_file_of_a_sealed_run_is_verified(run, name):
 def test_no_run_to_verify(tmp_path):
     with pytest.raises(FileNotFoundError, match="must hold MANIFEST"):
         verify_run(tmp_path)
+
+
+def test_arrow_lets_go_of_nothing_that_belongs_to_python(tmp_path, monkeypatch):
+    """Its threads do that while the interpreter ends, and a training that had read its own run ended with an abort."""
+    create_run(tmp_path / "run", spec={}, initial={}).seal()
+    sources, real = [], pq.ParquetFile
+    monkeypatch.setattr(pq, "ParquetFile", lambda source, **options: sources.append(source) or real(source, **options))
+    load_run(tmp_path / "run")
+    assert [type(source) for source in sources] == [pa.BufferReader]
+
+
+def test_a_sparse_file_that_would_fill_the_memory_is_refused(tmp_path):
+    run = create_run(tmp_path / "run", spec={}, initial={})
+    run.append(scalar_rows([(1, "loss", 0.5)]))
+    run.seal()
+    with open(tmp_path / "run" / "metrics.parquet", "r+b") as file:
+        file.truncate(2**26)
+    with UntrustedFolder(tmp_path / "run") as folder, pytest.raises(UntrustedInputError, match="it has 67108864 bytes"):
+        read_parquet(folder, "metrics.parquet", most_rows=1000)

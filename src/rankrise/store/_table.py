@@ -19,7 +19,7 @@ takes two bytes or more because its value hardly compresses; 20 million rows tak
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rankrise.store._atomic import replacing_in
 from rankrise.store._limits import MOST_ROWS
@@ -158,14 +158,14 @@ def read_parquet(folder: UntrustedFolder, name: str, *, most_rows: int | None) -
             most_rows = min(row_limit(), _ROWS_OF_ANY_FILE + backed)
         most_rows = row_limit(most_rows)
         try:
-            metadata = pq.read_metadata(file)
+            content = _native(file, _BYTES_PER_ROW * max(most_rows, _ROWS_OF_ANY_FILE))
+            metadata = pq.read_metadata(pa.BufferReader(content))
             problem = _size_problem(metadata, most_rows)
             if not problem and not metadata.schema.to_arrow_schema().equals(schema()):
                 problem = f"its columns are {show(metadata.schema.names)}"
             if not problem:
-                file.seek(0)
                 options = {"metadata": metadata, "read_dictionary": names, "page_checksum_verification": True}
-                table = pq.ParquetFile(file, **options).read()
+                table = pq.ParquetFile(pa.BufferReader(content), **options).read()
                 table.validate(full=True)
                 if sum(_num_name_bytes(table[column]) for column in names) > _BYTES_PER_ROW * most_rows:
                     problem = f"its names unpack to more than {_BYTES_PER_ROW * most_rows} bytes"
@@ -178,6 +178,21 @@ def read_parquet(folder: UntrustedFolder, name: str, *, most_rows: int | None) -
     raise UntrustedInputError(
         f"{folder.show(name)} must be the table of a run; {problem}. Restore it, or drop the run."
     )
+
+
+def _native(file: BinaryIO, most_bytes: int) -> "pa.Buffer":
+    """The content of a file in memory of Arrow's own.
+
+    Arrow's threads still let go of what they have read when the interpreter already ends. If that belonged to Python,
+    as what is read through a file of Python does, the process would abort.
+    """
+    import pyarrow as pa
+
+    num_bytes = os.fstat(file.fileno()).st_size
+    if num_bytes > most_bytes:
+        raise ValueError(f"it has {num_bytes} bytes, more than {most_bytes}")
+    content = pa.allocate_buffer(num_bytes)
+    return content.slice(0, file.readinto(memoryview(content)))  # type: ignore[attr-defined]
 
 
 def _size_problem(metadata: "pq.FileMetaData", most_rows: int) -> str:
