@@ -35,3 +35,8 @@ def test_labels_of_ones_own(folders):
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing-here"):
         rr.compare([tmp_path / "nothing-here"])
+
+
+def test_one_path_is_no_list_of_runs():
+    with pytest.raises(ValueError, match=r"got one path. Write \['runs/a'\]"):
+        rr.compare("runs/a")

@@ -61,13 +61,15 @@ def compare(runs: Iterable[OneRun] | Mapping[str, OneRun]) -> Comparison:
             named after the field of its spec in which the runs differ, or after its folder.
 
     Raises:
-        ValueError: There are none.
+        ValueError: There are none, or `runs` is one path.
         FileNotFoundError: A folder holds no run.
 
     >>> compare([])
     Traceback (most recent call last):
     ValueError: `runs` must hold at least one run; got none.
     """
+    if isinstance(runs, str | os.PathLike):
+        raise ValueError(f"`runs` must be a list of runs, or runs by label; got one path. Write [{os.fspath(runs)!r}].")
     if isinstance(runs, Mapping):
         opened = {str(label): _opened(run) for label, run in runs.items()}
     else:
