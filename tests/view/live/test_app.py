@@ -11,6 +11,8 @@ from tests.runs.test_open_run import planted
 
 import rankrise as rr
 from rankrise.store import create_run, rows, scalar_rows
+from rankrise.tracking import Alert
+from rankrise.tracking._alerts import alert_rows
 from rankrise.view.live import Hub, live_app
 
 TOKEN = "secret-token"
@@ -108,6 +110,18 @@ def test_spectra_of_one_head(tmp_path):
         assert np.allclose(found["values"], want.values, rtol=1e-4)
         for query in ("circuit=vo&layer=9&head=1", "circuit=x&layer=0&head=0", "circuit=vo&layer=a&head=0", ""):
             assert client.get(f"/{TOKEN}/spectra?run={run_id}&{query}").status_code == 404
+
+
+def test_many_alerts_do_not_bury_the_curves(tmp_path):
+    layer = {"index": 0, "name": "a", "num_heads": 12, "head_dim": 2, "views": {}}
+    run = create_run(tmp_path / "run", spec={"layers": [layer], "alerts": ["mine"]}, initial={"w": torch.zeros(1)})
+    for head in range(12):
+        run.append(alert_rows([Alert("mine", 1, 0, head, "kq", 2.0, 1.0)]))
+    run.seal()
+    with client_of(tmp_path) as client:
+        found = client.get(f"/{TOKEN}/run?run={listed(client)['run']['id']}").json()["alerts"]
+    assert found[0] == "At step 1 `mine` was found at layer 0 head 0 (kq): 2, against 1."
+    assert (len(found), found[-1]) == (11, "There are 2 more alerts.")
 
 
 @pytest.mark.parametrize(

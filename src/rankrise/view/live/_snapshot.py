@@ -13,7 +13,8 @@ _MOST_SCALARS = 12  # that the user recorded
 _MOST_HEADS = 4096  # of the heat map
 _MOST_SPECTRA = 200  # steps that the scrubber goes through
 _MOST_VALUES = 128  # singular values of a spectrum
-_MOST_TOLD = 200  # stages, alerts and notes
+_MOST_TOLD = 200  # stages and notes
+_MOST_ALERTS = 10  # that stand above the curves; a run may have one for every head
 _CIRCUITS = ("kq", "vo")
 _QUANTITIES = ("stable_rank", "effective_rank", "frobenius_norm", "spectral_norm")
 
@@ -42,7 +43,7 @@ def snapshot(run: RunData, state: str, stages: Sequence[RunStage] | None) -> dic
         "heads": heads,
         "headsMissing": heads_missing,
         "spectra": [circuit for circuit in _CIRCUITS if run.has("spectrum", circuit)],
-        "alerts": [alert.sentence for alert in run.alerts()[:_MOST_TOLD]],
+        "alerts": _alerts(run),
         "notes": list(run.notes[:_MOST_TOLD]),
     }
 
@@ -78,6 +79,13 @@ def thinned(steps: Array, values: Array, most: int = _MOST_POINTS) -> tuple[Arra
     mean = np.divide(total, counts, out=np.full(total.shape, np.nan), where=counts > 0)
     # the last step of each block, so that the curve ends where the run does
     return steps[edges[1:] - 1], mean, np.where(counts > 0, low, np.nan), np.where(counts > 0, high, np.nan)
+
+
+def _alerts(run: RunData) -> list[str]:
+    """The first alerts, each in a sentence, and how many more there are."""
+    alerts = run.alerts()
+    more = [f"There are {len(alerts) - _MOST_ALERTS} more alerts."] if len(alerts) > _MOST_ALERTS else []
+    return [*(alert.sentence for alert in alerts[:_MOST_ALERTS]), *more]
 
 
 def _scalars(run: RunData) -> dict[str, Any]:
