@@ -72,6 +72,7 @@ bench: $(VENV)/.made-bench ## benchmarks against peers; results go to benchmarks
 	$(PIP) --constraint $(VENV)/constraints.txt transformer_lens==4.3.0
 	$(BIN)/python benchmarks/bench_linalg_delta.py --out benchmarks/results
 	$(BIN)/python benchmarks/bench_theory_flow.py --out benchmarks/results
+	$(BIN)/python benchmarks/bench_theory_matrix.py --out benchmarks/results
 
 demo: $(VENV)/.made-demo-report ## docs/demo/index.html again, from results/runs
 	$(BIN)/python tools/write_demo.py docs/demo/index.html --runs results/runs
