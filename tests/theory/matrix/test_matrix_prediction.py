@@ -146,6 +146,15 @@ def test_a_direction_that_left_is_flagged():
     assert theory.Flag.LEFT in prediction.flags[back[0]]
 
 
+@pytest.mark.parametrize("seed", [302, 305])
+def test_a_plateau_shorter_than_the_transition_before_it_is_flagged(seed):
+    """At 1e-64 these times err by 6e-5 to 3e-4, because the transition before them is not over when they begin."""
+    net = anisotropic_sensing(seed, 3, 14)
+    stages = theory.matrix_stages(net, t_end=8.0, max_stages=2, rtol=1e-5)
+    assert stages.predict(start(net, seed), log10_alpha=-64).flagged == (False, True)
+    assert stages.predict(start(net, seed), log10_alpha=-1_000_000).flagged == (False, False)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -20,9 +20,10 @@ from torch import Tensor
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory.matrix._active_flow import Factors, Step
+from rankrise.theory.matrix._propagators import off
 from rankrise.theory.matrix._waiting import Waiting
 
-_AT_REST = 1e-3  # a transition has come to rest once |dZ/dt| is below this part of σ |Z|
+_UNFINISHED = 5e-5  # part of a time that the unfinished end of a transition may change before the time is flagged
 
 
 class Flag(enum.Enum):
@@ -153,7 +154,7 @@ def predict_times(
             # The gradient turns within phase B, so that the column must be followed from the start of it.
             if following is not None and stage.steps and j in following.turning:
                 w.follow(stage.steps[0].start[j])
-        for step in stage.steps:
+        for n, step in enumerate(stage.steps):
             before = [(copy.deepcopy(w.columns), copy.deepcopy(w.last)) for w in waiting]
             for j, w in enumerate(waiting):
                 w.carry(step, j)
@@ -167,7 +168,7 @@ def predict_times(
                 w.columns, w.last = before[j]
                 w.carry(replace(step, duration=part * step.duration), j)
             lasted = step.time + part * step.duration
-            if _speed(step) > _AT_REST * stage.sigma:
+            if _growth_to_come(stage.steps[n:], following.gradients) > _UNFINISHED * following.sigma * (t + lasted):
                 flags.add(Flag.OVERLAP)
             break
         t += lasted
@@ -177,10 +178,17 @@ def predict_times(
     )
 
 
-def _speed(step: Step) -> float:
-    """Return |dZ/dt| / |Z| at the end of a step, in largest entries."""
-    pairs = [(z, slope) for z, slope in zip(step.end, step.end_slope, strict=True) if z.size]
-    return max(float(np.abs(slope).max()) for _, slope in pairs) / max(float(np.abs(z).max()) for z, _ in pairs)
+def _growth_to_come(steps: Sequence[Step], end: Factors) -> float:
+    """Return ∫ |P_U (G - G_end) P_V| dt over the rest of a transition: what the logarithms of lengths still gain."""
+    total = 0.0
+    for step in steps:
+        sizes = [0.0]
+        for j, last in enumerate(end):
+            d, keep = len(last), off(step.end[j], len(last))
+            turns = [keep[:d, :d] @ (g - last) @ keep[d:, d:] for g in (step.first[j], step.second[j])]
+            sizes += [float(np.linalg.norm(turn, 2)) for turn in turns]
+        total += step.duration * max(sizes)
+    return total
 
 
 def _crossing(stage: LimitStage, threshold: float) -> float:
