@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rankrise as rr
-from rankrise.runs import NotMeasurable, RunData, find_runs, layer_means, sparkline
+from rankrise.runs import NotMeasurable, RunData, check_run, find_runs, layer_means, sparkline
 from rankrise.store import create_run, rows, scalar_rows
 
 LAYERS = 2
@@ -152,6 +152,15 @@ def test_states(tmp_path):
     assert "nothing recorded yet" in repr(rr.open_run(tmp_path / "live"))
     live.close()
     assert rr.open_run(tmp_path / "cut").state == "stopped"
+
+
+def test_a_list_of_runs_reads_no_weights_and_looks_for_no_stages(tmp_path, monkeypatch):
+    planted(tmp_path / "mine")
+    (tmp_path / "mine" / "initial.safetensors").write_bytes(b"nothing")
+    monkeypatch.setattr(RunData, "stages", None)
+    (found,) = find_runs(tmp_path)
+    assert (found.state, check_run(tmp_path / "mine").state) == ("finished", "damaged")
+    assert found.data.progress().words == "finished, 2 layers × 3 heads, steps 1 to 40, loss 1"
 
 
 def test_a_run_that_diverged_keeps_its_whole_steps(tmp_path):

@@ -90,7 +90,7 @@ def opened(path: Path) -> "list[RunData]":
 def _print_list(runs: "Sequence[RunData]") -> None:
     for run in runs:
         try:
-            typer.echo(printable(f"{run.folder}  {run.overview().progress}"))
+            typer.echo(printable(f"{run.folder}  {run.progress().words}"))
         except (OSError, ValueError) as error:
             typer.echo(f"{printable(run.folder)}  damaged: {sentence(error)}")
     typer.echo(f"\n{len(runs)} runs. To see one: rankrise show {in_shell(runs[0].folder)}")

@@ -27,6 +27,7 @@ from rankrise.runs._numbers import rank_correlation as rank_correlation
 from rankrise.runs._numbers import read_alike as read_alike
 from rankrise.runs._overview import LayerRow as LayerRow
 from rankrise.runs._overview import Overview as Overview
+from rankrise.runs._overview import Progress as Progress
 from rankrise.runs._overview import headline as headline
 from rankrise.runs._overview import sparkline as sparkline
 from rankrise.runs._run_data import Recorded as Recorded

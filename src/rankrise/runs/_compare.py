@@ -30,7 +30,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         width = max(len(label) for label in self.runs)
-        return "\n".join(f"{label:<{width}}  {headline(run.overview())}" for label, run in self.runs.items())
+        return "\n".join(f"{label:<{width}}  {headline(run.progress())}" for label, run in self.runs.items())
 
     def curve(
         self, quantity: str, *, circuit: str | None = None, layer: int | None = None, head: int | None = None

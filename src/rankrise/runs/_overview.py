@@ -41,8 +41,8 @@ class LayerRow:
 
 
 @dataclass(frozen=True)
-class Overview:
-    """What `repr` of a run, `rankrise show` and the page of a run tell first.
+class Progress:
+    """What was tracked and how far a run is.
 
     Attributes:
         source: The name of the run.
@@ -53,10 +53,6 @@ class Overview:
         last_step: The last step that was recorded; -1 if there is none.
         num_rows: Number of rows of the table.
         loss: The last loss; NaN if none was recorded.
-        rows: One row for each circuit of each layer.
-        stages: All stages in order of time.
-        notes: What the tracker said of the model, such as layers that are left out.
-        alerts: What the alerts of the tracker found, in order of time.
     """
 
     source: str
@@ -67,16 +63,12 @@ class Overview:
     last_step: int
     num_rows: int
     loss: float
-    rows: tuple[LayerRow, ...]
-    stages: tuple[RunStage, ...]
-    notes: tuple[str, ...]
-    alerts: tuple["Alert", ...] = ()
 
     @property
-    def progress(self) -> str:
-        """What was tracked and how far it is, in words that do not name the run.
+    def words(self) -> str:
+        """All of this in words that do not name the run.
 
-        >>> Overview("mine", "running", 2, (4, 4), 0, 400, 10, 0.5, (), (), ()).progress
+        >>> Progress("mine", "running", 2, (4, 4), 0, 400, 10, 0.5).words
         'running, 2 layers × 4 heads, steps 0 to 400, loss 0.5'
         """
         low, high = self.num_heads
@@ -88,12 +80,28 @@ class Overview:
         return f"{self.state}, {what}, {steps}{loss}"
 
 
-def overview(run: "RunData") -> Overview:
-    """Gather the overview of a run; what was not measured is left empty."""
+@dataclass(frozen=True)
+class Overview(Progress):
+    """What `repr` of a run, `rankrise show` and the page of a run tell first.
+
+    Attributes:
+        rows: One row for each circuit of each layer.
+        stages: All stages in order of time.
+        notes: What the tracker said of the model, such as layers that are left out.
+        alerts: What the alerts of the tracker found, in order of time.
+    """
+
+    rows: tuple[LayerRow, ...]
+    stages: tuple[RunStage, ...]
+    notes: tuple[str, ...]
+    alerts: tuple["Alert", ...] = ()
+
+
+def progress(run: "RunData") -> Progress:
+    """How far a run is; cheap, because no stages are looked for."""
     heads = [int(layer["num_heads"]) for layer in run.tracked_layers]
     steps = run.table["step"].to_numpy()
-    stages = run.stages()
-    return Overview(
+    return Progress(
         source=run.source,
         state=run.state,
         num_layers=len(heads),
@@ -102,6 +110,14 @@ def overview(run: "RunData") -> Overview:
         last_step=int(steps.max(initial=-1)),
         num_rows=run.table.num_rows,
         loss=_last_loss(run),
+    )
+
+
+def overview(run: "RunData") -> Overview:
+    """Gather the overview of a run; what was not measured is left empty."""
+    stages = run.stages()
+    return Overview(
+        **vars(progress(run)),
         rows=tuple(row for circuit in CIRCUITS for row in _rows(run, circuit, stages)),
         stages=stages,
         notes=run.notes,
@@ -166,13 +182,13 @@ def _mean_of_finite(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> f
     return float(there.mean()) if len(there) else float("nan")
 
 
-def headline(found: Overview) -> str:
+def headline(found: Progress) -> str:
     """The name of the run, what was tracked and how far it is, in one line.
 
-    >>> headline(Overview("mine", "running", 2, (4, 4), 0, 400, 10, 0.5, (), (), ()))
+    >>> headline(Progress("mine", "running", 2, (4, 4), 0, 400, 10, 0.5))
     'mine: running, 2 layers × 4 heads, steps 0 to 400, loss 0.5'
     """
-    return f"{found.source}: {found.progress}"
+    return f"{found.source}: {found.words}"
 
 
 def overview_text(found: Overview) -> str:

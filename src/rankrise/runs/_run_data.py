@@ -78,6 +78,10 @@ class RunData:
         """What was tracked, how far the run is, its ranks now and the stages seen, as a record."""
         return _overview.overview(self)
 
+    def progress(self) -> _overview.Progress:
+        """What was tracked and how far the run is, without its ranks and stages, which take longer to find."""
+        return _overview.progress(self)
+
     @property
     def state(self) -> str:
         """One of "finished", "running" while a process writes the run, and "stopped" if it was cut off."""

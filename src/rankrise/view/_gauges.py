@@ -102,7 +102,7 @@ def _figure(
         experiment=some.folder.name if len(runs) == 1 else "compared",
         title=net.titled(title, some.source if len(runs) == 1 else " and ".join(runs)),
         text=text,
-        run="; ".join(headline(run.overview()) for run in runs.values()),
+        run="; ".join(headline(run.progress()) for run in runs.values()),
         panels=panels,
         rows=1,
         cols=len(panels),

@@ -69,7 +69,7 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
             f"{'The loss, and the' if has_loss else 'The'} stable rank of what training added, {whose}. "
             f"A rank that stays and then rises by about one is a stage.{legend}"
         ),
-        run="; ".join(headline(run.overview()) for run in runs.values()),
+        run="; ".join(headline(run.progress()) for run in runs.values()),
         panels=tuple(panels),
         rows=1,
         cols=len(panels),
@@ -198,7 +198,7 @@ def figure_of_run(figure_id: str, run: "RunData", **options: Any) -> FigureData:
     whole = type(run)(run.folder, skip_broken_steps=True)
     if figure.of == "several":
         return _built(figure_id, figure, {run.source: whole}, options)
-    words = {"name": run.folder.name, "network": run.source, "about": run.overview().progress}
+    words = {"name": run.folder.name, "network": run.source, "about": run.progress().words}
     return _built(figure_id, figure, [whole], words | options)
 
 

@@ -92,7 +92,7 @@ def _words(summary: RunSummary) -> dict[str, Any]:
     """What the template writes about a run beside its figures."""
     return {
         "source": summary.overview.source,
-        "headline": summary.overview.progress,
+        "headline": summary.overview.words,
         "is_empty": summary.is_empty,
         "layers": summary.layer_rows(),
         "heads": summary.head_rows(),

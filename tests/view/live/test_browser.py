@@ -207,7 +207,7 @@ def test_names_from_anywhere_are_text(open_page):
     page.get_by_label(f"Compare {EVIL}").check()
     page.get_by_label("Compare runs/mine").check()
     page.get_by_role("button", name="Compare 2 runs").click()
-    page.wait_for_selector("tbody tr")
+    page.wait_for_selector(".legend a")
     assert page.locator(".legend a").all_inner_texts().count(EVIL) == 1
     assert page.locator("img").count() == 0
 
