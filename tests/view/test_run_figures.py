@@ -7,7 +7,7 @@ from tests.runs.test_open_run import planted
 
 import rankrise as rr
 from rankrise.runs import NotMeasurable
-from rankrise.tracking import EntropyProbe, KernelProbe
+from rankrise.tracking import ClassifierProbe, EntropyProbe, KernelProbe, LazinessProbe
 from rankrise.view import RUN_FIGURES, figure_of_comparison, figure_of_run, run_figure_ids
 
 
@@ -18,6 +18,7 @@ def tracked(folder, *, scale=1.0, layers=2, heads=2, steps=24):
     model = torch.nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
     inputs = torch.randn(5, 3, 8)
     probes = [EntropyProbe(inputs), KernelProbe(inputs, targets=torch.arange(5) % 2)]
+    probes += [LazinessProbe(inputs), ClassifierProbe("layers.1.linear2")]
     options = {"every": 1, "spectra": 4, "config": {"init_scale": scale}, "probes": probes}
     with rr.RankTracker(model, out=folder, **options) as tracker:
         for step in range(1, steps + 1):

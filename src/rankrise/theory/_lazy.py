@@ -34,6 +34,7 @@ class LazyFlow:
         linear_outputs: α h̄(w̄(t)), (K, n)
         losses: R(α h(w(t))), (K,)
         moved: ‖w(t) − w₀‖, (K,)
+        weights: w(t), (K, p)
     """
 
     times: Array
@@ -41,6 +42,7 @@ class LazyFlow:
     linear_outputs: Array
     losses: Array
     moved: Array
+    weights: Tensor
 
     @property
     def errors(self) -> Array:
@@ -149,7 +151,7 @@ def lazy_flow(
     linear = y + (decay * (basis.mT @ (alpha * h0 - y))) @ basis.mT
     losses = 0.5 * (outputs - y).square().sum(1)
     moved = (path - w0).norm(dim=1)
-    return LazyFlow(t, outputs.numpy(), linear.numpy(), losses.numpy(), moved.numpy())
+    return LazyFlow(t, outputs.numpy(), linear.numpy(), losses.numpy(), moved.numpy(), path)
 
 
 def _check_positive(**values: float) -> None:

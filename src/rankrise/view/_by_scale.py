@@ -47,7 +47,7 @@ def components_by_scale(
     Raises:
         ValueError: Fewer than two factors have runs, or there is no such layer or head.
     """
-    _check_factors(found, "components_by_scale")
+    check_factors(found, "components_by_scale")
     chosen = {factor: found[factor][0] for factor in _spread(sorted(found, reverse=True), num_scales)}
     panels = [
         _components(run, circuit, factor, layer, head, num_components)
@@ -72,7 +72,8 @@ def components_by_scale(
     )
 
 
-def _check_factors(found: "Mapping[float, Sequence[RunData]]", figure: str) -> None:
+def check_factors(found: "Mapping[float, Sequence[RunData]]", figure: str) -> None:
+    """Refuse a figure of fewer than two initial scales."""
     if len(found) < 2:
         factors = ", ".join(f"{factor:g}" for factor in found) or "none"
         raise ValueError(
@@ -135,7 +136,7 @@ def stable_rank_by_scale(
     Raises:
         ValueError: Fewer than two factors have runs.
     """
-    _check_factors(found, "stable_rank_by_scale")
+    check_factors(found, "stable_rank_by_scale")
     found = dict(sorted(found.items(), reverse=True))
     some = next(iter(found.values()))
     start = {circuit: net.initial_stable_rank(some, circuit) for circuit in net.CIRCUITS}

@@ -1,12 +1,13 @@
-"""What the probes of `rankrise.tracking` saw over training: entropy of attention, and rank of the kernel."""
+"""What the probes of `rankrise.tracking` saw over training: entropy of attention, slingshots, rank of the kernel."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rankrise.runs import NotMeasurable, headline
+from rankrise.signals import detect_slingshots
 from rankrise.view import _networks as net
-from rankrise.view._figure import Axis, FigureData, Panel, Trace, numbers
+from rankrise.view._figure import Axis, FigureData, Mark, Panel, Trace, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,6 +92,59 @@ def kernel_rank_over_training(runs: "Mapping[str, RunData]") -> FigureData:
         runs,
         panels,
     )
+
+
+def slingshots(runs: "Mapping[str, RunData]") -> FigureData:
+    """Loss, norm of the last layer, absorbed samples and test accuracy; of one run with the slingshots marked.
+
+    Args:
+        runs: Runs by label, of trackers with a `ClassifierProbe` that were told the loss.
+
+    Raises:
+        NotMeasurable: A run has no norms of a last layer, or no loss at the steps at which they were measured.
+    """
+    losses, norms, absorbed, accuracy, peaks = [], [], [], [], []
+    for label, run in runs.items():
+        steps, norm = _whole(run, "last_norm", "", "ClassifierProbe()")
+        loss = _loss_at(run, steps)
+        own = "" if len(runs) == 1 else label
+        losses.append(_line(steps, np.where(loss > 0, loss, np.nan), own, label))
+        norms.append(_line(steps, norm.reshape(-1), own, label))
+        if run.has("absorbed"):
+            at, values = run.scalar_path("absorbed")
+            absorbed.append(_line(at, values, own, label))
+        if run.has("test_accuracy"):
+            at, values = run.scalar_path("test_accuracy")
+            accuracy.append(_line(at, values, own, label))
+        peaks += [one.peak for one in detect_slingshots(steps, loss, norm.reshape(-1)).closed] if not own else []
+    marks = tuple(Mark(peak) for peak in peaks)
+    panels = [
+        Panel("training loss", _STEP, Axis("loss", log=True), tuple(losses), marks),
+        Panel("last layer", _STEP, Axis("norm", low=0), tuple(norms), marks),
+        Panel("softmax rounded to 1", _STEP, Axis("share of the batch", low=0, high=1), tuple(absorbed), marks),
+        Panel("test", _STEP, Axis("accuracy", low=0, high=1), tuple(accuracy), marks),
+    ]
+    found = f" {len(marks)} slingshots were found; thin lines mark their peaks." if len(runs) == 1 else ""
+    return _figure(
+        "slingshots",
+        "Slingshots",
+        "After a network has fitted its data, the norm of the last layer may run up, the loss spike and the norm stay, "
+        f"again and again. It begins where the softmax of the right class rounds to 1.{found}",
+        runs,
+        tuple(panel for panel in panels if panel.traces),
+    )
+
+
+def _loss_at(run: "RunData", steps: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    """The recorded loss at these steps."""
+    at, loss = run.scalar_path("loss")
+    places = np.searchsorted(at, steps).clip(max=len(at) - 1)
+    if not np.array_equal(at[places], steps):
+        raise NotMeasurable(
+            f"{run.source} has no loss at some steps at which its last layer was measured. Record it: "
+            "tracker.step(step, loss=loss)."
+        )
+    return np.asarray(loss[places])
 
 
 def _figure(

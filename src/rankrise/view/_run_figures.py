@@ -12,7 +12,8 @@ from rankrise.signals import thin
 from rankrise.view import _networks as net
 from rankrise.view._by_scale import components_by_scale, stable_rank_by_scale
 from rankrise.view._figure import Axis, FigureData, Mark, Panel, Trace, numbers
-from rankrise.view._gauges import entropy_over_training, kernel_rank_over_training
+from rankrise.view._gauges import entropy_over_training, kernel_rank_over_training, slingshots
+from rankrise.view._laziness_by_scale import laziness_by_scale
 from rankrise.view._spectra import perturbation_vs_init, spectrum_over_training
 from rankrise.view._stable_ranks import stable_rank_by_head, stable_rank_over_training
 
@@ -156,6 +157,9 @@ RUN_FIGURES = {
     "entropy_over_training": RunFigure(
         entropy_over_training, "several", "Look whether a head looks at one token only while its logits run away."
     ),
+    "slingshots": RunFigure(
+        slingshots, "several", "Look whether the norm of the last layer runs up before each spike of the loss."
+    ),
     "kernel_rank_over_training": RunFigure(
         kernel_rank_over_training, "several", "Look when the kernel leaves its start, and whether its rank rises then."
     ),
@@ -164,6 +168,9 @@ RUN_FIGURES = {
     ),
     "stable_rank_by_scale": RunFigure(
         stable_rank_by_scale, "scales", "Look whether smaller initial weights end with a lower rank."
+    ),
+    "laziness_by_scale": RunFigure(
+        laziness_by_scale, "scales", "Look at which initial scale the network leaves its linearisation."
     ),
 }
 

@@ -31,6 +31,10 @@ def test_names():
         "vit-cifar10-ceng501",
         *(f"vit-digits-scale-{factor}" for factor in ("1", "0.3", "0.1", "0.03")),
         *(f"{base}-{name}" for base in BASES for name in ("relu", "sgd", "random-labels", "wide")),
+        *(f"vit-digits-hot{name}" for name in ("", "-sigma", "-sigma-attention", "-spectral-norm", "-warmup")),
+        *(f"vit-digits-decay-{decay}" for decay in ("0.1", "1", "10")),
+        *(f"vit-digits-{name}" for name in ("post-norm", "no-norm", "bare", "bare-sigma", "sigma", "sgd-sigma")),
+        *(f"vit-digits-regime-{factor}" for factor in ("10", "3", "1", "0.3", "0.1", "0.03")),
     } == set(TRAINING)
 
 
@@ -80,6 +84,29 @@ def test_init_scales_differ_in_nothing_else(scale):
     assert [spec.model.init_scale for spec in family] == [1, 0.3, 0.1, 0.03]
     assert len({replace(spec, model=replace(spec.model, init_scale=1.0)) for spec in family}) == 1
     assert family[0].training.epochs == (100 if scale == "paper" else ALL["vit-cifar10"].spec(scale).training.epochs)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_hot_digits_differ_from_the_registrys_in_rate_schedule_and_length_only(scale):
+    plain, hot = (ALL[name].spec(scale) for name in ("vit-digits", "vit-digits-hot"))
+    assert (hot.data, hot.model, hot.probes) == (plain.data, plain.model, ("entropy",))
+    assert hot.training.learning_rate == pytest.approx(30 * plain.training.learning_rate)
+    assert (hot.training.warmup_epochs, hot.training.schedule) == (0, "constant")
+    for name in ("sigma", "sigma-attention", "spectral-norm"):
+        other = ALL[f"vit-digits-hot-{name}"].spec(scale)
+        assert replace(other, training=replace(other.training, reparam="none")) == hot
+        assert other.training.reparam == name.replace("-", "_")
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_modular_experiments_differ_in_what_they_say_only(scale):
+    base = ALL["modular-adam"].spec(scale)
+    assert replace(ALL["modular-adam-zero-sum"].spec(scale), loss="cross_entropy") == base
+    assert replace(ALL["modular-adam-loss64"].spec(scale), loss="cross_entropy") == base
+    assert replace(ALL["modular-adam-fp64"].spec(scale), precision="fp32") == base
+    tiny = ALL["modular-adam-fp64-tiny"].spec(scale)
+    assert replace(tiny, precision="fp32", epsilon=1e-8, num_steps=base.num_steps) == base
+    assert replace(ALL["modular-adam-fp64-tiny-zero-sum"].spec(scale), loss="cross_entropy") == tiny
 
 
 @pytest.mark.parametrize("name", TRAINING)

@@ -8,11 +8,11 @@ from rankrise.lab.models._short_attention import is_short
 from rankrise.lab.models._transformers import Attention, Block, scale_
 
 
-def make(*, is_causal=False, qkv_bias=True, head_dim=6):
+def make(*, is_causal=False, qkv_bias=True, head_dim=6, norm="pre"):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         attention = Attention(12, 2, head_dim, qkv_bias=qkv_bias, is_causal=is_causal)
-        block = Block(attention, width=12, mlp_width=20, activation=nn.GELU())
+        block = Block(attention, width=12, mlp_width=20, activation=nn.GELU(), norm=norm)
         return block.double(), torch.randn(3, 7, 12, dtype=torch.float64)
 
 
@@ -51,9 +51,34 @@ def test_block_is_the_pre_norm_encoder_layer():
     torch.testing.assert_close(block(x), layer(x))
 
 
+def test_post_norm_block_is_the_post_norm_encoder_layer():
+    block, x = make(norm="post")
+    layer = nn.TransformerEncoderLayer(12, 2, 20, dropout=0.0, activation="gelu", batch_first=True, dtype=torch.float64)
+    layer.load_state_dict(
+        {
+            "self_attn.in_proj_weight": block.attn.qkv.weight,
+            "self_attn.in_proj_bias": block.attn.qkv.bias,
+            **{f"self_attn.out_proj.{n}": p for n, p in block.attn.proj.named_parameters()},
+            **{f"linear1.{n}": p for n, p in block.mlp_in.named_parameters()},
+            **{f"linear2.{n}": p for n, p in block.mlp_out.named_parameters()},
+            **{f"norm1.{n}": p for n, p in block.norm1.named_parameters()},
+            **{f"norm2.{n}": p for n, p in block.norm2.named_parameters()},
+        }
+    )
+    torch.testing.assert_close(block(x), layer(x))
+
+
+def test_a_block_without_norm_is_the_sum():
+    block, x = make(norm="none")
+    middle = x + block.attn(x)
+    torch.testing.assert_close(block(x), middle + block.mlp(middle))
+    assert not any("norm" in name for name, _ in block.named_parameters())
+
+
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
 @pytest.mark.parametrize("qkv_bias", [False, True])
-def test_first_token_is_that_of_the_whole_block_with_its_gradients(qkv_bias):
-    block, x = make(qkv_bias=qkv_bias)
+def test_first_token_is_that_of_the_whole_block_with_its_gradients(qkv_bias, norm):
+    block, x = make(qkv_bias=qkv_bias, norm=norm)
     target = torch.linspace(-1, 1, 12, dtype=torch.float64)
     gradients = []
     for output in (block(x)[:, :1], block.first_token(x)):

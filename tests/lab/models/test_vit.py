@@ -105,6 +105,7 @@ def test_initial_law_is_pytorchs_default():
         ({"width": 8.0}, "`width` must be a whole number; got 8.0"),
         ({"num_heads": True}, "`num_heads` must be a whole number; got True"),
         ({"activation": "swish"}, "`activation` must be 'gelu' or 'relu'; got 'swish'"),
+        ({"norm": "rms"}, "`norm` must be one of"),
         ({"init_scale": 0.0}, "`init_scale` must be a positive number; got 0.0"),
         ({"init_scale": float("nan")}, "`init_scale` must be a positive number; got nan"),
     ],

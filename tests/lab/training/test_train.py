@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.lab.training.tasks import BreaksAt, Interrupted, assert_same_outcome, outcome, train_tiny
+from torch.nn.utils import parametrize
 
 from rankrise.gauges import fold_sigma
 from rankrise.lab.data import DataConfig, load_dataset
@@ -43,6 +44,21 @@ def test_learns_and_resumes(tmp_path, name):
     assert losses[-1] < 0.95 * losses[0]
     assert (whole.test_accuracy is None) == (name == "toy head")
     assert (whole.train_accuracy is None) == (name != "vit")
+
+
+@pytest.mark.parametrize(("reparam", "count"), [("sigma_attention", 2), ("spectral_norm", 10)])
+def test_other_parametrisations_train_and_resume(tmp_path, reparam, count):
+    data_config, model_config = TASKS["vit"]
+    data, config = load_dataset(data_config, root=None), replace(CONFIG, reparam=reparam)
+    model, options = build_model(model_config), {"device": "cpu", "checkpoint_every": 7}
+    train(model, data, config, out=tmp_path / "whole", **options)
+    assert sum(parametrize.is_parametrized(module) for module in model.modules()) == count
+    state = torch.random.get_rng_state()
+    with pytest.raises(Interrupted):
+        train(build_model(model_config), BreaksAt(data, 17), config, out=tmp_path / "cut", **options)
+    train(build_model(model_config), data, config, out=tmp_path / "cut", **options)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert_same_outcome(outcome(tmp_path / "whole"), outcome(tmp_path / "cut"))
 
 
 def test_sigma_reparam_trains_resumes_and_is_tracked_in_effect(tmp_path):

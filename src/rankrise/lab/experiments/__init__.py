@@ -39,7 +39,9 @@ from rankrise.lab.experiments._spec import to_json as to_json
 from rankrise.lab.experiments.kinds import DescentSpec as DescentSpec
 from rankrise.lab.experiments.kinds import FlowSpec as FlowSpec
 from rankrise.lab.experiments.kinds import Kind as Kind
+from rankrise.lab.experiments.kinds import LazySpec as LazySpec
 from rankrise.lab.experiments.kinds import MatrixFlowSpec as MatrixFlowSpec
+from rankrise.lab.experiments.kinds import ModularSpec as ModularSpec
 from rankrise.lab.experiments.kinds import RobustnessSpec as RobustnessSpec
 from rankrise.lab.experiments.kinds import Spec as Spec
 from rankrise.lab.experiments.kinds import StagesSpec as StagesSpec

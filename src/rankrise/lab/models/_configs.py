@@ -7,15 +7,16 @@ network (`module`). To add a network, write a configuration here, a line in `MOD
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
-from rankrise._arguments import as_count
+from rankrise._arguments import as_count, check_choice
 
 if TYPE_CHECKING:
     from torch import nn
 
 Activation = Literal["gelu", "relu"]
+Norm = Literal["pre", "post", "none"]
 
 
 class Size(NamedTuple):
@@ -78,6 +79,8 @@ class ViTConfig:
         activation: "gelu" or "relu".
         init_scale: Factor on the initial weights and biases of attention, MLP and classifier. Norms, patch embedding,
             class token and positions keep their usual scale.
+        norm: Where a block normalises: "pre", before attention and MLP, as in the paper; "post", after each has been
+            added; "none", nowhere, and before the classifier neither.
 
     >>> ViTConfig(num_classes=100).num_tokens
     65
@@ -94,10 +97,12 @@ class ViTConfig:
     mlp_width: int = 512
     activation: Activation = "gelu"
     init_scale: float = 1.0
+    norm: Norm = field(default="pre", metadata={"omit_default": True})
 
     def __post_init__(self) -> None:
-        _check_counts(self, "activation", "init_scale")
+        _check_counts(self, "activation", "init_scale", "norm")
         _check_activation(self.activation)
+        check_choice("norm", self.norm, get_args(Norm))
         _check_scale(self.init_scale)
         if self.image_size % self.patch_size:
             raise ValueError(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankrise.gauges import is_watched
-from rankrise.lab.models._configs import Activation, GPTConfig, ToyHeadConfig, ViTConfig
+from rankrise.lab.models._configs import Activation, GPTConfig, Norm, ToyHeadConfig, ViTConfig
 from rankrise.lab.models._short_attention import is_short, short_attention
 
 
@@ -68,23 +68,33 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm block: `x + attention(norm(x))`, then `x + mlp(norm(x))`."""
+    """Pre-norm block: `x + attention(norm(x))`, then `x + mlp(norm(x))`; post-norm: `norm(x + attention(x))` and so on.
 
-    def __init__(self, attention: Attention, *, width: int, mlp_width: int, activation: nn.Module) -> None:
+    Without norm it is `x + attention(x)`, then `x + mlp(x)`.
+    """
+
+    def __init__(
+        self, attention: Attention, *, width: int, mlp_width: int, activation: nn.Module, norm: Norm = "pre"
+    ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width)
+        self.is_post_norm = norm == "post"
+        self.norm1 = make_norm(width, norm)
         self.attn = attention
-        self.norm2 = nn.LayerNorm(width)
+        self.norm2 = make_norm(width, norm)
         self.mlp_in, self.mlp_out = nn.Linear(width, mlp_width), nn.Linear(mlp_width, width)
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (B, T, d) to (B, T, d)."""
+        if self.is_post_norm:
+            x = self.norm1(x + self.attn(x))
+            out: Tensor = self.norm2(x + self.mlp(x))
+            return out
         x = x + self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
     def mlp(self, x: Tensor) -> Tensor:
-        """Apply norm and MLP to each token by itself, (..., d) to (..., d)."""
+        """Apply the MLP to each token by itself, (..., d) to (..., d)."""
         out: Tensor = self.mlp_out(self.activation(self.mlp_in(x)))
         return out
 
@@ -95,6 +105,10 @@ class Block(nn.Module):
 
     def first_token(self, x: Tensor) -> Tensor:
         """Return what `forward` gives for token 0, (B, 1, d): the last block needs only the class token."""
+        if self.is_post_norm:
+            x = self.norm1(x[:, :1] + self.attn.first_token(x))
+            out: Tensor = self.norm2(x + self.mlp(x))
+            return out
         x = x[:, :1] + self.attn.first_token(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -111,10 +125,15 @@ def make_activation(name: Activation, *, approximate: Literal["none", "tanh"] = 
     return nn.ReLU() if name == "relu" else nn.GELU(approximate=approximate)
 
 
-class ViT(nn.Module):
-    """The paper's vision transformer, pre-norm and with a class token: images to logits. `build_model` makes one.
+def make_norm(width: int, norm: Norm) -> nn.Module:
+    """Return a LayerNorm, or a module that does nothing."""
+    return nn.Identity() if norm == "none" else nn.LayerNorm(width)
 
-    Its heads may be wider than width / heads.
+
+class ViT(nn.Module):
+    """The paper's vision transformer with a class token: images to logits. `build_model` makes one.
+
+    It is pre-norm unless its configuration says otherwise. Its heads may be wider than width / heads.
 
     The classifier reads only the class token of the last block, so only that token is computed there. The outputs are
     the same, at nine tenths of the cost.
@@ -132,11 +151,12 @@ class ViT(nn.Module):
                 width=config.width,
                 mlp_width=config.mlp_width,
                 activation=make_activation(config.activation),
+                norm=config.norm,
             )
             for _ in range(config.num_layers)
         ]
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(config.width)
+        self.norm = make_norm(config.width, config.norm)
         self.classifier = nn.Linear(config.width, config.num_classes)
         for block in blocks:
             block.scale_(config.init_scale)

@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import spectral_norm
 
-from rankrise.gauges import SigmaReparam, sigma_reparam
-from rankrise.heads import canonical_names, named_weights
+from rankrise.gauges import sigma_reparam
+from rankrise.heads import canonical_names, named_weights, resolve
+from rankrise.lab.training._config import TrainingConfig
 from rankrise.lab.training._job import Job, check_batch_size, check_fit, differences
 from rankrise.lab.training._loop import Loop
 from rankrise.lab.training._snapshot import (
@@ -41,8 +44,7 @@ _SCORES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 def run(job: Job) -> TrainingResult:
     """Begin or resume the job, train, and seal; see `train`."""
     check_batch_size(job)
-    if job.config.reparam == "sigma" and not any(isinstance(module, SigmaReparam) for module in job.model.modules()):
-        sigma_reparam(job.model)
+    _reparametrise(job.model, job.config)
     if has_run(job.out) and is_sealed(job.out):
         return _finished_result(job)
     job = replace(job, model=job.model.to(job.device), dataset=job.dataset.to(job.device))
@@ -50,6 +52,23 @@ def run(job: Job) -> TrainingResult:
     optimiser = build_optimiser(job.model, job.config, job.device)
     observer, progression = _open(job, optimiser)
     return Loop(job, optimiser, observer, progression).run()
+
+
+def _reparametrise(model: nn.Module, config: TrainingConfig) -> None:
+    """Parametrise the weights as the recipe says, unless some are parametrised already."""
+    if any(parametrize.is_parametrized(module) for module in model.modules()):
+        return
+    if config.reparam == "sigma":
+        sigma_reparam(model)
+    elif config.reparam == "sigma_attention":
+        views = (layer.roles[role] for layer in resolve(model).layers for role in "qkv")
+        chosen = {view.parameter.rpartition(".")[0] for view in views}
+        sigma_reparam(model, only=lambda name, module: name in chosen)
+    elif config.reparam == "spectral_norm":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)  # the power iteration begins at random vectors
+            for module in [module for module in model.modules() if isinstance(module, nn.Linear)]:
+                spectral_norm(module)
 
 
 def _open(job: Job, optimiser: torch.optim.Optimizer) -> tuple[Observer, Progression]:

@@ -8,7 +8,7 @@ from rankrise._arguments import as_count, check_choice
 Optimiser = Literal["adam", "adamw", "sgd"]
 Schedule = Literal["cosine", "constant"]
 Precision = Literal["fp32", "tf32", "bf16"]
-Reparam = Literal["none", "sigma"]
+Reparam = Literal["none", "sigma", "sigma_attention", "spectral_norm"]
 
 _LARGE = 10**9  # so that all steps of a run are fewer than 2⁶³
 _COUNTS = {  # the smallest and the largest allowed value
@@ -40,7 +40,9 @@ class TrainingConfig:
             the optimiser in float32.
         accumulate: Number of pieces that a batch is cut into to save memory; their gradients are added up.
         clip_norm: Largest norm of the gradient; None does not clip.
-        reparam: "sigma" trains under `rankrise.sigma_reparam`: every weight gets a spectral norm that is learned.
+        reparam: How weights are parametrised: "none"; "sigma" by `rankrise.sigma_reparam`, so that every weight gets a
+            spectral norm that is learned; "sigma_attention" likewise, of queries, keys and values only;
+            "spectral_norm" by the function of PyTorch, which fixes the spectral norm of every linear weight to 1.
         track_every: Steps between measurements of the ranks; step 0 and the last step are measured too.
         num_spectra: Number of measurements of whole spectra over the run; at most 100,000.
         evaluate_every: Epochs between tests; the model is tested after the last epoch too.

@@ -102,7 +102,8 @@ class LazinessProbe:
         with aside(self._network):
             found = laziness(self._outputs, weights, self._start)
             layers = [laziness(self._outputs, weights, start).jacobian_change for start in self._starts]
-        whole = [Measurement(name, value) for name, value in vars(found).items()]
+        # While the outputs have not moved there is no error, and no row of it.
+        whole = [Measurement(name, value) for name, value in vars(found).items() if not value.isnan()]
         if not layers:
             return whole
         indices = tuple(index for index, _ in self._layers)

@@ -9,7 +9,9 @@ from rankrise._arguments import did_you_mean
 from rankrise.lab.experiments.kinds._descent_kind import DescentKind, DescentSpec
 from rankrise.lab.experiments.kinds._flow_kind import FlowKind, FlowSpec
 from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
+from rankrise.lab.experiments.kinds._lazy_kind import LazyKind, LazySpec
 from rankrise.lab.experiments.kinds._matrix_flow_kind import MatrixFlowKind, MatrixFlowSpec
+from rankrise.lab.experiments.kinds._modular_kind import ModularKind, ModularSpec
 from rankrise.lab.experiments.kinds._robustness_kind import RobustnessKind, RobustnessSpec
 from rankrise.lab.experiments.kinds._stages_kind import StagesKind, StagesSpec
 from rankrise.lab.experiments.kinds._theory_kind import TheorySpec, ToyTask
@@ -22,6 +24,8 @@ KINDS: tuple[Kind[Any], ...] = (
     MatrixFlowKind(),
     RobustnessKind(),
     DescentKind(),
+    ModularKind(),
+    LazyKind(),
 )
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
@@ -67,7 +71,9 @@ __all__ = [
     "DescentSpec",
     "FlowSpec",
     "Kind",
+    "LazySpec",
     "MatrixFlowSpec",
+    "ModularSpec",
     "Order",
     "Outcome",
     "Part",

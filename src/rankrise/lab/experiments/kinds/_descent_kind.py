@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from rankrise.lab.experiments.kinds._theory_kind import Recording, TheoryKind, TheorySpec, Tick, toy_size
+from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind, toy_size
 
 Optimiser: TypeAlias = Literal["gd", "sgd", "adam"]
 
@@ -44,7 +44,7 @@ class DescentSpec(TheorySpec):
             )
 
 
-class DescentKind(TheoryKind[DescentSpec]):
+class DescentKind(ToyKind[DescentSpec]):
     """Solved by `theory.descend`."""
 
     name = "descent"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rankrise.lab.experiments.kinds._theory_kind import Recording, TheoryKind, TheorySpec, Tick
+from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class FlowSpec(TheorySpec):
     threshold: float = 1e-3
 
 
-class FlowKind(TheoryKind[FlowSpec]):
+class FlowKind(ToyKind[FlowSpec]):
     """Solved by `theory.solve_flow`."""
 
     name = "flow"

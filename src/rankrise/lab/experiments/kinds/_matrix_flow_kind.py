@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankrise.lab.experiments.kinds._theory_kind import Recording, TheoryKind, TheorySpec, Tick
+from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ class MatrixFlowSpec(TheorySpec):
             )
 
 
-class MatrixFlowKind(TheoryKind[MatrixFlowSpec]):
+class MatrixFlowKind(ToyKind[MatrixFlowSpec]):
     """Solved by `theory.solve_matrix_flow`."""
 
     name = "matrix_flow"

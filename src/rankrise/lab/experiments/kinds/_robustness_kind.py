@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rankrise.lab.experiments.kinds._theory_kind import Recording, TheoryKind, TheorySpec, Tick
+from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ class RobustnessSpec(TheorySpec):
     num_points: int = 121
 
 
-class RobustnessKind(TheoryKind[RobustnessSpec]):
+class RobustnessKind(ToyKind[RobustnessSpec]):
     """Solved by `theory.solve_flow` and, from every perturbation on, by `theory.perturb_flow`."""
 
     name = "robustness"

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankrise.lab.experiments.kinds._theory_kind import Recording, TheoryKind, TheorySpec, Tick
+from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ class StagesSpec(TheorySpec):
     t_end: float
 
 
-class StagesKind(TheoryKind[StagesSpec]):
+class StagesKind(ToyKind[StagesSpec]):
     """Solved by `theory.incremental_stages`."""
 
     name = "stages"

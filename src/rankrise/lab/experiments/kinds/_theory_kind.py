@@ -12,6 +12,7 @@ The table (layer 0; head 0 unless said; circuit "kq" is a = w_K ⊙ w_Q, "vo" is
 | matrix_flow | saved point | `time`, `loss` | `spectrum` |
 | robustness | saved point | `time`, `perturbed_at` | `product`, `product_perturbed`; head n is perturbation n |
 | descent | saved point | `time`, `loss`, `optimiser_step` | `product`; `activation_time` |
+| lazy | case | `alpha`, `time`, `kappa`, `initial_loss`, `lipschitz`, `error`, `bound`, `loss`, … | – |
 
 The points of a robustness run are those of its perturbations one after another: head n has steps of its own. `time` of
 Adam is η·step/log(1/α) as for the others, which is a convention, because its steps do not follow the gradient. `status`
@@ -101,6 +102,7 @@ class TheorySpec(Spec):
             )
 
 
+S = TypeVar("S", bound=Spec)
 T = TypeVar("T", bound=TheorySpec)
 
 
@@ -112,32 +114,18 @@ class Recording:
     status: "Status"
 
 
-class TheoryKind(Kind[T]):
-    """What theory runs share: the toy is made on the spot, solved on the CPU, and written when it is solved."""
+class TheoryKind(Kind[S]):
+    """What theory runs share: they are solved on the CPU, and written when they are solved."""
 
-    parts: ClassVar[Mapping[str, Part]] = {"task": Part({"toy": ToyTask})}
-
-    def record(self, spec: T, tick: Tick) -> Recording:
+    def record(self, spec: S, tick: Tick) -> Recording:
         """Solve what a spec asks for."""
         raise NotImplementedError
 
-    def initial_weights(self, spec: T) -> "dict[str, Tensor]":
-        """θ0, before the factor α: what a run's `initial.safetensors` holds."""
-        from rankrise.lab.experiments.kinds._toy_parts import toy_start
+    def initial_weights(self, spec: S) -> "dict[str, Tensor]":
+        """What a run's `initial.safetensors` holds; nothing unless a kind says otherwise."""
+        return {}
 
-        return dict(zip(("u0", "v0"), toy_start(spec.task, spec.seed), strict=True))
-
-    def data_name(self, spec: T) -> str:
-        """The toy's teacher."""
-        return "teacher"
-
-    def in_words(self, record: Mapping[str, Any]) -> str:
-        """The sizes of the toy's data, and where its targets come from."""
-        task = record.get("task", {})
-        sizes = f"{task.get('samples')} samples of {task.get('tokens')} tokens of dimension {task.get('dim')}"
-        return f"{sizes} {'with random targets' if task.get('targets') == 'noise' else 'from a random teacher head'}"
-
-    def execute(self, spec: T, order: Order) -> Outcome:
+    def execute(self, spec: S, order: Order) -> Outcome:
         """Solve on the CPU; a run that was cut off starts over."""
         from rankrise.lab.experiments.kinds._toy_parts import status_rows
         from rankrise.theory import Status
@@ -157,6 +145,28 @@ class TheoryKind(Kind[T]):
         usual = (Status.FINISHED, Status.T_END)
         message = "" if recording.status in usual else recording.status.remedy
         return Outcome("diverged" if recording.status is Status.DIVERGED else "finished", message)
+
+
+class ToyKind(TheoryKind[T]):
+    """What runs of the toy share: its task is made on the spot."""
+
+    parts: ClassVar[Mapping[str, Part]] = {"task": Part({"toy": ToyTask})}
+
+    def initial_weights(self, spec: T) -> "dict[str, Tensor]":
+        """θ0, before the factor α: what a run's `initial.safetensors` holds."""
+        from rankrise.lab.experiments.kinds._toy_parts import toy_start
+
+        return dict(zip(("u0", "v0"), toy_start(spec.task, spec.seed), strict=True))
+
+    def data_name(self, spec: T) -> str:
+        """The toy's teacher."""
+        return "teacher"
+
+    def in_words(self, record: Mapping[str, Any]) -> str:
+        """The sizes of the toy's data, and where its targets come from."""
+        task = record.get("task", {})
+        sizes = f"{task.get('samples')} samples of {task.get('tokens')} tokens of dimension {task.get('dim')}"
+        return f"{sizes} {'with random targets' if task.get('targets') == 'noise' else 'from a random teacher head'}"
 
     def num_numbers(self, spec: T) -> int:
         """Inputs, targets and the four matrices of a head, and the products at the points that are saved."""

@@ -1,8 +1,8 @@
 """A network trained on a data set, with its ranks tracked from step 0."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rankrise.lab.data import DataConfig, find_dataset
 from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
@@ -10,10 +10,18 @@ from rankrise.lab.models import MODELS, ModelConfig
 from rankrise.lab.training import TrainingConfig
 
 if TYPE_CHECKING:
-    from rankrise.lab.data import Dataset
+    from collections.abc import Callable
 
+    from torch import nn
+
+    from rankrise.lab.data import Dataset
+    from rankrise.lab.training import Observe
+    from rankrise.tracking import Probe, Schedule
+
+ProbeName: TypeAlias = Literal["entropy", "laziness", "kernel"]
 _CPU = (1e11, 0.025, 0.5)  # two cores: FLOP/s, seconds of a step that do not depend on its FLOP, seconds to begin
 _GPU = (2e14, 0.002, 30.0)
+_FEW, _MANY = 16, 96  # samples that probes read
 _SAMPLES = {  # training samples, by the folder of a data set or by its name
     "cifar10": 50_000,
     "cifar100": 50_000,
@@ -37,6 +45,9 @@ class TrainingSpec(Spec):
         model: The network.
         training: How the network is trained and tracked.
         seed: Seed of everything random.
+        probes: What is measured of the network beside its weights, on its first test samples: "entropy" of attention on
+            16 of them and "laziness" on 16 whenever ranks are measured, the "kernel" on 96 at the start and
+            whenever spectra are.
 
     Raises:
         ValueError: `data` or `training` brings a seed of its own.
@@ -52,6 +63,7 @@ class TrainingSpec(Spec):
     model: ModelConfig
     training: TrainingConfig
     seed: int = 0
+    probes: tuple[ProbeName, ...] = field(default=(), metadata={"omit_default": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,6 +120,7 @@ class TrainingKind(Kind[TrainingSpec]):
             device=order.device,
             spec=order.config,
             progress=order.progress,
+            observe=_observe(spec, dataset),
         )
         return Outcome(result.status, result.message, result.signal)
 
@@ -135,6 +148,33 @@ class TrainingKind(Kind[TrainingSpec]):
         share = max(0.5, training.warmup_epochs / training.epochs)
         warmup = min(training.warmup_epochs, share * epochs)
         return replace(spec, training=replace(training, epochs=epochs, warmup_epochs=warmup))
+
+
+def _observe(spec: TrainingSpec, dataset: "Dataset") -> "Observe":
+    """What opens the tracker of a run with its probes.
+
+    What the probes compare with later is kept in the folder of the run, so that a resumed run compares with it too.
+    """
+    from rankrise.tracking import EntropyProbe, KernelProbe, LazinessProbe, RankTracker
+
+    if not spec.probes:
+        return RankTracker
+    few, many = (next(dataset.test_batches(batch_size=num)) for num in (_FEW, _MANY))
+
+    def observe(model: "nn.Module", out: Path, *, spectra: "Schedule", **options: Any) -> RankTracker:
+        def with_start(step: int) -> bool:
+            return step == 0 or spectra(step)
+
+        build: dict[ProbeName, Callable[[], Probe]] = {
+            "entropy": lambda: EntropyProbe(few.inputs),
+            "laziness": lambda: LazinessProbe(few.inputs, start=out / "laziness.safetensors"),
+            "kernel": lambda: KernelProbe(
+                many.inputs, targets=many.targets, every=with_start, start=out / "kernel.safetensors"
+            ),
+        }
+        return RankTracker(model, out, spectra=spectra, probes=[build[name]() for name in spec.probes], **options)
+
+    return observe
 
 
 def check_fit(model: ModelConfig, dataset: "Dataset") -> None:

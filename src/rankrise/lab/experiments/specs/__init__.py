@@ -1,6 +1,6 @@
 """The specs of all experiments, as values, in the order of `rankrise list`."""
 
-from rankrise.lab.experiments.specs import _paper_networks, _toys, _varied_networks
+from rankrise.lab.experiments.specs import _gauged, _paper_networks, _toys, _varied_networks
 from rankrise.lab.experiments.specs._reproduction import ENTRIES as ENTRIES
 from rankrise.lab.experiments.specs._reproduction import Entry as Entry
 
@@ -12,4 +12,5 @@ ALL = (
     *_paper_networks.IMAGES,
     *_paper_networks.TEXT,
     *_varied_networks.VARIED,
+    *_gauged.GAUGED,
 )
