@@ -35,6 +35,17 @@ def test_it_sees_every_block_once_and_the_end(tmp_path, monkeypatch):
     assert follower.read().table.equals(load_run(tmp_path))
 
 
+def test_rows_are_kept_packed_between_readings(tmp_path):
+    run = begin(tmp_path)
+    follower = RunFollower(UntrustedFolder(tmp_path))
+    for step in range(1, 35):
+        run.append(rows(step, "spectrum", [[2.0 + step] * 500], circuit="q", layers=[0]))
+        table = follower.read().table
+    kept = follower._tail._packed.size + follower._tail._loose.nbytes
+    assert kept < table.nbytes / 4
+    assert table.equals(load_run(tmp_path))
+
+
 def test_half_a_block_is_read_when_it_is_whole(tmp_path):
     run = begin(tmp_path)
     follower = RunFollower(UntrustedFolder(tmp_path))

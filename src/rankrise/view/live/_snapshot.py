@@ -39,7 +39,7 @@ def snapshot(run: RunData, state: str, stages: Sequence[RunStage] | None) -> dic
         "numLayers": len(run.tracked_layers),
         "scalars": _scalars(run),
         "curves": {name: found for name in _QUANTITIES if (found := _layers(run, name))},
-        "stages": None if stages is None else [_stage(stage) for stage in stages[:_MOST_TOLD]],
+        "stages": None if stages is None else told_stages(stages),
         "heads": heads,
         "headsMissing": heads_missing,
         "spectra": [circuit for circuit in _CIRCUITS if run.has("spectrum", circuit)],
@@ -142,6 +142,11 @@ def _heads(run: RunData) -> tuple[list[dict[str, Any]], str]:
         }
         for head in heads[:_MOST_HEADS]
     ], ""
+
+
+def told_stages(stages: Sequence[RunStage]) -> list[dict[str, Any]]:
+    """Stages as the page reads them, from the first one."""
+    return [_stage(stage) for stage in stages[:_MOST_TOLD]]
 
 
 def _stage(stage: RunStage) -> dict[str, Any]:

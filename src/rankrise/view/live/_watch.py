@@ -10,7 +10,7 @@ from typing import Any
 from rankrise.runs import RunData, RunStage
 from rankrise.store import RunFollower, show
 from rankrise.view.live._catalogue import Catalogue
-from rankrise.view.live._snapshot import snapshot, spectra
+from rankrise.view.live._snapshot import snapshot, spectra, told_stages
 
 _REST = 4.0  # after reading a run, as many times as long as that took; a run that is large is read less often
 _STAGE_REST = 10.0  # the same for its stages
@@ -37,9 +37,8 @@ class Watched:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _follower: RunFollower | None = None
     _seen: object = None
-    _run: RunData | None = None  # until its stages are found, because it holds much more than its table
-    _state: str = ""
     _stages: tuple[RunStage, ...] | None = None
+    _stages_of: object = None  # what was seen when they were looked for
     _payload: bytes = b""
     _free_at: float = 0.0
     _stages_at: float = 0.0
@@ -66,10 +65,8 @@ class Watched:
                 if seen == self._seen:
                     return False
                 followed = follower.read()
-                self._state = followed.state
-                self._run = RunData.of_followed(self._path(), followed)
                 self._seen = seen
-                return self._encode(self._run)
+                return self._say(snapshot(RunData.of_followed(self._path(), followed), followed.state, self._stages))
             except Exception as error:  # whatever a run from somebody else holds, the others are shown
                 self._forget()
                 return self._say({"state": "damaged", "problem": " ".join(show(error).split())})
@@ -79,8 +76,12 @@ class Watched:
     def find_stages(self) -> bool:
         """Look for the stages of what was read last, if that was not done; return whether the payload is new."""
         with self._lock:
-            run, begin = self._run, time.monotonic()
-            if run is None or begin < self._stages_at:
+            begin, seen = time.monotonic(), self._seen
+            if seen in (None, self._stages_of) or begin < self._stages_at:
+                return False
+            try:
+                run = RunData.of_followed(self._path(), self._opened().read())
+            except (OSError, ValueError):  # what became of it is said at the next look
                 return False
         try:
             stages = run.stages()  # may take seconds, in which pages are answered
@@ -89,13 +90,10 @@ class Watched:
         rest = max(_LEAST_STAGE_REST, _STAGE_REST * (time.monotonic() - begin))
         with self._lock:
             self._stages_at = time.monotonic() + rest
-            is_new, self._stages = stages != self._stages, stages
-            if self._run is None:  # the run was lost meanwhile
+            if self._seen is None:  # the run was lost meanwhile
                 return False
-            is_said = is_new and self._encode(self._run)
-            if self._run is run:
-                self._run = None
-            return is_said
+            self._stages, self._stages_of = stages, seen
+            return self._say({**json.loads(self._payload), "stages": told_stages(stages)})
 
     def spectra(self, **place: Any) -> dict[str, Any]:
         """The spectra of one head.
@@ -129,9 +127,6 @@ class Watched:
             self._follower = RunFollower(folder)
         return self._follower
 
-    def _encode(self, run: RunData) -> bool:
-        return self._say(snapshot(run, self._state, self._stages))
-
     def _say(self, record: dict[str, Any]) -> bool:
         record = {"id": self.run_id, "name": self.path, **record}
         payload = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
@@ -142,4 +137,4 @@ class Watched:
     def _forget(self) -> None:
         if self._follower is not None:
             self._follower.close()
-        self._follower = self._run = self._seen = self._stages = None
+        self._follower = self._seen = self._stages = self._stages_of = None
