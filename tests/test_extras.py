@@ -76,6 +76,7 @@ print(json.dumps({
     "--html": said(lambda: command("diff", *pair, "--html", folder / "a.html")),
     "report": said(lambda: command("report", "--runs", folder)),
     "serve": said(lambda: command("serve", folder)),
+    "sweep": said(lambda: command("sweep", "toy-stages", "--scale", "smoke", "--out", folder)),
     "images": said(lambda: load_dataset(image_folder, root=folder)),
     "encoding": said(lambda: BPETokenizer(folder)),
     "hf": said(lambda: importlib.import_module("rankrise.tracking.integrations.huggingface")),
@@ -98,6 +99,8 @@ SAID = {
     "pip install 'rankrise[report,plot]'.",
     "serve": "`rankrise serve` needs the packages starlette and uvicorn, which are not installed: "
     "pip install 'rankrise[serve]'.",
+    "sweep": "A sweep needs the packages dask, distributed and cryptography, which are not installed: "
+    "pip install 'rankrise[sweep]'.",
     "images": "Reading image files needs the package pillow, which is not installed: pip install 'rankrise[images]'.",
     "encoding": "GPT-2's encoding needs the package tokenizers, which is not installed: pip install 'rankrise[hf]'; "
     "or ask for tokenizer='bytes'.",

@@ -11,7 +11,7 @@ import pytest
 import rankrise as rr
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("models", "data", "training", "experiments", "figures", "report")
+ROOMS = ("models", "data", "training", "experiments", "figures", "report", "sweep")
 PACKAGES = sorted({*rr._SUBPACKAGES, *(f"lab.{room}" for room in ROOMS)} - {"lab"})
 SOURCES = sorted((ROOT / "src" / "rankrise").rglob("*.py"))
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from rankrise.linalg import stable_rank as stable_rank
     from rankrise.runs import compare as compare
     from rankrise.runs import open_run as open_run
+    from rankrise.runs import open_sweep as open_sweep
     from rankrise.store import load_run as load_run
     from rankrise.tracking import RankTracker as RankTracker
 
@@ -81,7 +82,7 @@ _NAMES = {
         "energy_rank",
         "rank_above_floor",
     ),
-    "rankrise.runs": ("open_run", "compare"),
+    "rankrise.runs": ("open_run", "open_sweep", "compare"),
     "rankrise.store": ("load_run",),
     "rankrise.tracking": ("RankTracker",),
 }

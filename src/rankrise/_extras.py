@@ -15,6 +15,9 @@ _EXTRAS = {
     "plotly": _Extra("plotly", "report"),
     "starlette": _Extra("starlette", "serve"),
     "uvicorn": _Extra("uvicorn", "serve"),
+    "dask": _Extra("dask", "sweep"),
+    "distributed": _Extra("distributed", "sweep"),
+    "cryptography": _Extra("cryptography", "sweep"),
     "PIL": _Extra("pillow", "images"),
     "transformers": _Extra("transformers", "hf"),
     "huggingface_hub": _Extra("huggingface_hub", "hf"),
@@ -45,7 +48,8 @@ def require(task: str, *modules: str, otherwise: str = "") -> None:
     missing = [module for module in modules if not is_installed(module)]
     if not missing:
         return
-    names = " and ".join(_EXTRAS[module].package for module in missing)
+    *first, last = (_EXTRAS[module].package for module in missing)
+    names = f"{', '.join(first)} and {last}" if first else last
     extras = ",".join(dict.fromkeys(_EXTRAS[module].extra for module in missing))
     what = f"the package {names}, which is" if len(missing) == 1 else f"the packages {names}, which are"
     message = f"{task} needs {what} not installed: pip install 'rankrise[{extras}]'"

@@ -128,7 +128,7 @@ def test_a_run_that_diverges_is_a_failure(rankrise, monkeypatch, tmp_path):
     from rankrise.lab.experiments import Attempt, _carry_out
 
     undrawn(monkeypatch)
-    monkeypatch.setattr(_carry_out, "_attempt", lambda run, *rest: Attempt(run, "diverged", "loss is inf"))
+    monkeypatch.setattr(_carry_out, "attempt_run", lambda run, **_: Attempt(run, "diverged", "loss is inf"))
     done = rankrise("reproduce", "--device", "cpu")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("rankrise: 4 runs have failed, as said above;")

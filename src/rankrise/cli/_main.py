@@ -24,6 +24,7 @@ from rankrise.cli import (
     _serve,
     _show,
     _stages,
+    _sweep,
 )
 from rankrise.cli._errors import plain_warnings, print_error, read_flags
 
@@ -44,6 +45,9 @@ app.command("list", epilog="Example: rankrise list --data data --out runs")(_lis
 app.command("lora", epilog="Example: rankrise lora base/ tuned/ --out adapter --energy 0.95 --verify")(_lora.lora)
 app.command("resize", epilog="Example: rankrise resize adapter/ --out smaller --energy 0.95")(_resize.resize)
 app.command("run", epilog="Example: rankrise run vit-digits --seed 0-2")(_run.run)
+app.command("sweep", epilog="Example: rankrise sweep vit-digits --grid model.init_scale=1,0.3,0.1 --seeds 5")(
+    _sweep.sweep
+)
 app.command(
     "figure", epilog="Example: rankrise figure stable_rank_over_training --experiment vit-digits --format svg,csv"
 )(_figure.figure)

@@ -1,10 +1,13 @@
-"""What commands print on stderr while they work, and checks of the paths that they write to."""
+"""What commands print on stderr while they work and when they are stopped, and checks of the paths that they write."""
 
+import contextlib
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import typer
 
@@ -55,3 +58,19 @@ def folder(path: Path, option: str) -> None:
             raise typer.BadParameter(
                 f"`{option}` must be a folder; {place} is a file. Move it, or name another folder."
             )
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the command with a sentence, also between two trainings."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        typer.echo("rankrise: stopped; run the same command again to go on.", err=True)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,20 +1,17 @@
 """`rankrise reproduce`: every run, figure and claim of a scale, end to end."""
 
-import contextlib
 import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rankrise._tables import table
 from rankrise.cli._errors import sentence
-from rankrise.cli._output import folder
+from rankrise.cli._output import folder, stoppable
 from rankrise.cli._results import exit_if_strict, print_results, require_report, write_results
 from rankrise.cli._run import Scale
 from rankrise.cli._watch import PlanWatch
@@ -61,24 +58,8 @@ def reproduce(
         _print_plan(plan, runs, device, as_json)
         return
     require_report()
-    with _stoppable():
+    with stoppable():
         _carry_out(plan, runs, out, device, strict=strict, verbose=verbose, as_json=as_json)
-
-
-@contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the command with a sentence, also between two trainings."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        typer.echo("rankrise: stopped; run the same command again to go on.", err=True)
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _carry_out(

@@ -32,3 +32,8 @@ from rankrise.runs._overview import headline as headline
 from rankrise.runs._overview import sparkline as sparkline
 from rankrise.runs._run_data import Recorded as Recorded
 from rankrise.runs._run_data import RunData as RunData
+from rankrise.runs._sweep import Sweep as Sweep
+from rankrise.runs._sweep import SweepRow as SweepRow
+from rankrise.runs._sweep import open_sweep as open_sweep
+from rankrise.runs._sweep import read_sweep as read_sweep
+from rankrise.runs._sweep import write_sweep_plan as write_sweep_plan

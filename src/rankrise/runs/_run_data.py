@@ -171,12 +171,12 @@ class RunData:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The long table as a pandas frame, where pandas is installed."""
-        _need("pandas")
+        need("pandas")
         return self.table.to_pandas()
 
     def to_polars(self) -> "polars.DataFrame":
         """The long table as a polars frame, where polars is installed."""
-        _need("polars")
+        need("polars")
         import polars
 
         return cast("polars.DataFrame", polars.from_arrow(self.table))
@@ -383,7 +383,7 @@ class RunData:
         return np.asarray(np.arange(num_heads) >= counts[:, None])
 
 
-def _need(package: str) -> None:
+def need(package: str) -> None:
     """Refuse to go on without a package for data frames, which no extra brings."""
     import importlib
 

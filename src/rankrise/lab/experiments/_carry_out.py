@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from rankrise.lab.experiments._execute import execute_run
 from rankrise.lab.experiments._plan import PlannedRun, look_again
@@ -79,7 +79,7 @@ def carry_out(
     Returns:
         What became of each run, in the order of the plan. After a signal or on a full disk, later runs are left out.
     """
-    estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
+    estimator = Estimator.of(out, device)
     left = [run for run in runs if not run.problem and run.state != "done"]
     total, ends = len(left), {}
     for run in runs:
@@ -101,7 +101,7 @@ def carry_out(
             if not (is_waiting and is_locked(run.folder)):
                 if watch is not None:
                     watch.begin(run, total - len(others), total, estimator.seconds(run.spec), after)
-                found = _attempt(run, device, watch)
+                found = attempt_run(run, device=device, progress=watch)
             if found is None:
                 busy.append(run)
                 if is_waiting:
@@ -121,7 +121,7 @@ def carry_out(
 
 def estimate_seconds(runs: Sequence[PlannedRun], *, out: Path, device: str | None = None) -> float:
     """How long the runs that are left will take: measured before where possible, else guessed from their size."""
-    estimator = Estimator(on_gpu=_has_gpu(device), measured=read_durations(out))
+    estimator = Estimator.of(out, device)
     return estimator.total(run.spec for run in runs if not run.problem and run.state != "done")
 
 
@@ -137,8 +137,14 @@ def _wait(run: PlannedRun, awaited: set[Path], watch: Watch | None) -> None:
     time.sleep(_POLL)
 
 
-def _attempt(run: PlannedRun, device: str | None, progress: "Progress | None") -> Attempt | None:
-    """Do a run; None if another process is writing it."""
+def attempt_run(run: PlannedRun, *, device: str | None = None, progress: "Progress | None" = None) -> Attempt | None:
+    """Do a run, whatever becomes of it; None if another process is writing it.
+
+    Args:
+        run: The run as it was planned.
+        device: Where a network is trained; the best there is unless given.
+        progress: Told how far the run has got.
+    """
     begun = time.monotonic()
     try:
         report = execute_run(run, device=device, progress=progress)
@@ -185,6 +191,11 @@ class Estimator:
     on_gpu: bool = False
     measured: dict[str, float] = field(default_factory=dict)
     _ratios: dict[str, list[float]] = field(default_factory=dict)  # measured / guessed, by kind
+
+    @classmethod
+    def of(cls, out: Path, device: str | None) -> Self:
+        """One that knows what runs took in the folder `out` before."""
+        return cls(on_gpu=_has_gpu(device), measured=read_durations(out))
 
     def seconds(self, spec: Spec) -> float:
         """Seconds of a whole run: those of a run like it, else a guess times how wrong guesses of its kind were."""
