@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -12,6 +13,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell lets what it starts in the background ignore Ctrl-C, which the tests of interrupts send to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Commands under test would train on real data sets if they saw the data folder of whoever runs the tests. It is set aside
+# for the tests that ask for it; the new name also reaches the workers of pytest-xdist.
+if "RANKRISE_DATA" in os.environ:
+    os.environ["DATA_FOLDER_OF_THE_TESTS"] = os.environ.pop("RANKRISE_DATA")
 
 hypothesis.settings.register_profile("rankrise", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("rankrise")
@@ -34,3 +40,12 @@ def cache_folder_of_the_tests(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def data_folder():
+    """The folder of real data sets that `RANKRISE_DATA` named when the tests were started."""
+    folder = os.environ.get("DATA_FOLDER_OF_THE_TESTS")
+    if folder is None:
+        pytest.skip("set RANKRISE_DATA to a folder with the data sets of docs/data.md")
+    return Path(folder)

@@ -6,7 +6,6 @@ import pickle
 import signal
 import types
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
@@ -89,10 +88,8 @@ def test_killed_and_resumed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("RANKRISE_DATA" not in os.environ, reason="set RANKRISE_DATA to a folder with wikitext-2/")
-def test_killed_and_resumed_on_wikitext(tmp_path):
-    folder = Path(os.environ["RANKRISE_DATA"]) / "wikitext-2"
-    text = (folder / "wiki.train.tokens").read_text(encoding="utf-8")[:100_000]
+def test_killed_and_resumed_on_wikitext(tmp_path, data_folder):
+    text = (data_folder / "wikitext-2" / "wiki.train.tokens").read_text(encoding="utf-8")[:100_000]
     killed_and_resumed_equals_uninterrupted(tmp_path, windows(text))
 
 
