@@ -14,8 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Commands under test would train on real data sets if they saw the data folder of whoever runs the tests. It is set aside
-# for the tests that ask for it; the new name also reaches the workers of pytest-xdist.
+# Commands under test would train on real data sets if they saw the data folder of whoever runs the tests. It is set
+# aside for the tests that ask for it; the new name also reaches the workers of pytest-xdist.
 if "RANKRISE_DATA" in os.environ:
     os.environ["DATA_FOLDER_OF_THE_TESTS"] = os.environ.pop("RANKRISE_DATA")
 

@@ -62,7 +62,8 @@ def laziness_by_scale(
         text=(
             "At the end of training: the error of the linearisation at the start (1 is no better than a constant), the "
             "cosine of the empirical kernel with that at the start, its effective rank, the stable rank of the change "
-            f"of both circuits, and test accuracy where it was recorded. {'Bars span the seeds.' if seeds > 1 else 'One seed.'}"
+            "of both circuits, and test accuracy where it was recorded. "
+            + ("Bars span the seeds." if seeds > 1 else "One seed.")
         ),
         run=about,
         panels=tuple(panels),
