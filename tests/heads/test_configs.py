@@ -45,12 +45,20 @@ OMNI = {"thinker_config": {"audio_config": {"encoder_attention_heads": 8}, **QWE
         ({"mask_decoder_config": {"num_heads": 2}, "vision_config": {"num_heads": 4}}, "mask_decoder.0", 2, False),
         ({"a_config": {"num_heads": 2}, "b_config": {"num_heads": 4}}, "layers.0", None, False),
         ({"text_config": {"num_heads": 2}, "vision_config": {"hidden_size": 8}}, "vision_tower.0", None, False),
+        (
+            {"n_heads": 4, "attn_config": {"clip_qkv": 8}, "ffn_config": {"x": 1}},
+            "blocks.0.attn",
+            4,
+            False,
+        ),  # MPT, DBRX
         ({"text_config": 3, "vision_config": [], "num_heads": 2}, "vision_tower.0", 2, False),
     ],
 )
 def test_the_part_that_the_path_names(config, path, heads, noted):
     first = next(configs_at(config, path), {})
-    found = next((first[key] for key in ("num_heads", "num_attention_heads", "n_head") if first.get(key)), None)
+    found = next(
+        (first[key] for key in ("num_heads", "num_attention_heads", "n_head", "n_heads") if first.get(key)), None
+    )
     assert found == heads
     assert bool(getattr(first, "note", None)) == noted
 

@@ -216,6 +216,7 @@ def test_norms_of_queries_and_keys_without_weights_are_named():
     [
         ("ProphetNetNgramSelfAttention", "streams"),
         ("T5Gemma2MergedAttention", "merged"),
+        ("MuseGlimmerAssistantAttention", "merged"),
         ("FunnelRelMultiheadAttention", "pooled"),
         ("BrosAttention", "positions"),
     ],
@@ -228,3 +229,33 @@ def test_scores_beside_those_of_the_product_are_named(kind, word):
 def test_a_choice_of_tokens_is_named():
     state = weights("layers.0.self_attn", ["q_proj", "k_proj", "v_proj", "o_proj", "indexer.wk"])
     assert any(note.startswith("sparse") for note in resolve(state, num_heads=2).notes)
+
+
+@pytest.mark.parametrize("factor", ["scaling", "per_dim_scale"])
+def test_a_learned_factor_of_the_dimensions_of_queries_is_named(factor):
+    """TimesFM and VideoPrism multiply every dimension of a query by a learned number, so K Qᵀ is not yet the score."""
+    state = weights("layers.0.self_attn", ["q_proj", "k_proj", "v_proj", "o_proj"])
+    state[f"layers.0.self_attn.{factor}"] = torch.ones(4)
+    (note,) = (note for note in resolve(state, num_heads=2).notes if note.startswith("query scale"))
+    assert repr(factor) in note
+
+
+def test_a_learned_query_that_pools_tokens_is_cross_attention():
+    state = weights("head", ["q_proj", "k_proj", "v_proj", "o_proj"])
+    assert not any(note.startswith("cross-attention") for note in resolve(state, num_heads=2).notes)
+    state["head.pooling_attention_query"] = torch.zeros(1, 1, 8)
+    assert any(note.startswith("cross-attention") for note in resolve(state, num_heads=2).notes)
+
+
+def test_attention_that_a_cross_attention_block_wraps_is_cross_attention():
+    """Perceiver's latents read the inputs in `cross_attention.attention`, of the same widths as its self-attention."""
+    names = ["query", "key", "value", "out"]
+    state = weights("encoder.cross_attention.attention", names) | weights("encoder.self_attends.0.attention", names)
+    noted = [any(note.startswith("cross-attention") for note in layer.notes) for layer in resolve(state, num_heads=2)]
+    assert noted == [True, False]
+
+
+def test_attention_by_hashing_has_no_softmax():
+    model = type("YosoAttention", (SeparateAttention,), {})(8, 2)
+    with pytest.raises(ValueError, match="Scores must be a softmax"):
+        resolve(model, num_heads=2)

@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("types", nargs="*", help="model types; none means all")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write every record here, a line each")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the page is written")
     arguments = parser.parse_args()
     out = arguments.json.open("w") if arguments.json else None
     records = []
@@ -33,8 +34,8 @@ def main() -> None:
         print(f"\r{len(records)}", end="", file=sys.stderr)
     print(Counter(record["outcome"] for record in records))
     if not arguments.types:
-        PAGE.write_text(page(records), encoding="utf-8")
-        print(f"wrote {PAGE}", file=sys.stderr)
+        arguments.page.write_text(page(records), encoding="utf-8")
+        print(f"\nwrote {arguments.page}", file=sys.stderr)
 
 
 def take(types: Sequence[str] = (), *, workers: int = 2) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,11 @@
 """The examination of one model type: build it, resolve it, compare every layer with the forward."""
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from rankrise.heads import AttentionLayer, HeadMap, resolve
 NOTES = {
     "rotation": ("RoPE", "latent"),
     "norm": ("QK-norm", "latent", "inner norm"),
-    "gate": ("gate", "sink"),
+    "gate": ("gate", "sink", "query scale"),
     "convolution": ("convolution",),
     "cap": ("cap",),
     "bias": ("biases",),
@@ -29,6 +31,9 @@ NOTES = {
 
 # Notes on which queries meet which keys; with one of these, scores need not be those of all tokens with all tokens.
 OTHER_TOKENS = ("sparse", "merged", "streams", "pooled")
+
+# Notes on queries and keys that are made from different tokens.
+CROSSES = ("cross-attention", "reduced", "pooled", "merged")
 
 
 @dataclass
@@ -64,9 +69,8 @@ def examine(model_type: str) -> Record:
     try:
         head_map = resolve(model)
     except ValueError as refusal:
-        record.outcome, record.why = "refused", _one_line(refusal)
-        if not has_softmax(model):
-            record.outcome = "no softmax attention"
+        record.outcome = "refused" if has_softmax(model) else "no softmax attention"
+        record.why = _one_line(refusal)
         return record
     except Exception as crash:
         record.outcome, record.why = "crashed", _one_line(crash)
@@ -86,14 +90,16 @@ def examine(model_type: str) -> Record:
 
 
 def has_softmax(model: nn.Module) -> bool:
-    """Return whether any forward of the model or of a part of it has a softmax over a square or wider than one key."""
+    """Return whether a forward of the model or a part of it has a softmax; where none can be run, it may have one."""
+    has_run = False
     for _, run in forwards(model, 0):
         recorder = Recorder(frozenset(), frozenset())
         with contextlib.suppress(Exception), torch.no_grad(), recorder:
             run()
+            has_run = True
         if any(getattr(e, "scores", torch.zeros(())).ndim >= 3 for e in recorder.events):
             return True
-    return False
+    return not has_run
 
 
 @dataclass
@@ -136,10 +142,13 @@ def _call_directly(model: nn.Module, findings: _Findings, name: str) -> None:
     module = model.get_submodule(name)
     head_dim = findings.layers[name].head_dim
     width, key_width = (findings.parts[name].heads[role].shape[1] for role in "qk")
-    for index in range(len(attention_forwards(module, width, key_width, head_dim, 0))):
+    ways = partial(
+        attention_forwards, module, width, key_width, head_dim, crosses=_noted_as(findings.layers[name], CROSSES)
+    )
+    for index in range(len(ways(0))):
 
         def run(seed: int, index: int = index) -> Run:
-            return attention_forwards(module, width, key_width, head_dim, seed)[index]
+            return ways(seed)[index]
 
         try:
             with torch.no_grad():
@@ -156,25 +165,21 @@ def _look(
 ) -> None:
     """Judge layers by one forward: without all that products leave out, then with one kind of it at a time."""
     layers = findings.layers
-    neutral = _verdicts(model, findings, names, frozenset(KINDS), run)
+    neutral, met = _verdicts(model, findings, names, frozenset(KINDS), run)
     findings.verdicts |= {n: v for n, v in neutral.items() if n not in findings.verdicts or v.ran}
     good = [name for name in names if neutral[name].holds]
     findings.held |= set(good)
-    for kind in KINDS if good else ():
-        found = _verdicts(model, findings, good, frozenset(KINDS) - {kind}, run)
+    for kind in (kind for kind in KINDS if good and kind in met):
+        found, _ = _verdicts(model, findings, good, frozenset(KINDS) - {kind}, run)
         for name in good:
-            if not found[name].holds:
+            if found[name].comparable and not found[name].holds:
                 findings.kinds[kind] += 1
                 if not _noted_as(layers[name], NOTES[kind]):
                     findings.missing.setdefault(name, f"its forward has a {kind} that no note names")
     for name in good:
         if neutral[name].scaled and not _noted_as(layers[name], ("scale", "merged")):
             findings.missing.setdefault(name, "values are multiplied by a constant, which no note says")
-        if (
-            not by_itself
-            and neutral[name].crosses
-            and not _noted_as(layers[name], ("cross-attention", "reduced", "pooled", "merged"))
-        ):
+        if not by_itself and neutral[name].crosses and not _noted_as(layers[name], CROSSES):
             findings.missing.setdefault(name, "queries and keys read different inputs, which no note says")
 
 
@@ -202,11 +207,13 @@ def _verdicts(
     names: Sequence[str],
     without: frozenset[str],
     run: Callable[[int], Run],
-) -> dict[str, Verdict]:
+) -> tuple[dict[str, Verdict], set[str]]:
+    """Return what two inputs show of the layers, and the kinds of which something was taken out."""
     parts = {name: findings.parts[name] for name in names}
     addresses = frozenset(storage for part in parts.values() for storage in part.storages.values())
     outputs = frozenset(part.storages["o"] for part in parts.values())
     records = []
+    met = {"position"} if any(part.views["k"].down for part in parts.values()) else set()
     with _without_rotated(model, findings.layers, parts, "position" in without):
         for seed in (1, 2):
             with recording(model, names, addresses, outputs, without) as recorder, torch.random.fork_rng():
@@ -214,7 +221,8 @@ def _verdicts(
                 with contextlib.suppress(Exception):
                     run(seed)()
             records.append(recorder.events)
-    return {name: judge(part, *records) for name, part in parts.items()}
+            met |= recorder.met
+    return {name: judge(part, *records) for name, part in parts.items()}, met
 
 
 def _kind_of(model: nn.Module, layer: AttentionLayer) -> tuple[str, bool]:
@@ -227,6 +235,8 @@ def describe(verdict: Verdict | None) -> str:
         return "no forward could be run"
     if not verdict.ran:
         return "the forward did not use its weights"
+    if not verdict.comparable:
+        return "how many tokens it reads depends on the input"
     if not verdict.softmax:
         return "no softmax between its queries and its output"
     return "the scores differ" if not verdict.scores else "the output differs" if not verdict.output else "equal"
@@ -262,7 +272,6 @@ def _without_rotated(
 
 
 def _one_line(failure: Exception) -> str:
-    said = " ".join(
-        f"{type(failure).__name__}: {failure}".split()
-    )  # messages of missing packages begin with a line end
-    return said[:200]
+    """Return the beginning of a message on one line, without places on this machine."""
+    said = re.sub(r" (neither )?in <module .*", "", " ".join(f"{type(failure).__name__}: {failure}".split()))
+    return said if len(said) <= 200 else f"{said[:200].rpartition(' ')[0]} …"

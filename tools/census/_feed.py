@@ -1,7 +1,7 @@
 """Forwards of a model and of the models inside it, each with random inputs of its own kind."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,21 @@ import transformers
 from torch import Tensor, nn
 
 TOKENS = 16
+_BINS = (
+    *("feature_projection_input_dim", "num_mel_bins", "input_feat_per_channel"),
+    *("feature_size", "input_dim", "n_mels"),
+)
+# Shapes of what some model types read, where the name of an argument does not tell.
+_SHAPES: Mapping[tuple[str, str], tuple[int, ...]] = {
+    ("gemma4_vision", "pixel_values"): (2, 36, 768),  # patches
+    ("lightglue", "pixel_values"): (1, 2, 3, 64, 64),  # pairs of images
+    ("neucodec", "input_values"): (2, 1, 4000),
+    ("xcodec2", "input_values"): (2, 1, 4000),
+}
+_EMBEDDED = (
+    *("hidden_states", "hidden_state", "inputs_embeds", "encoder_hidden_states"),
+    *("query_embeds", "noise_embeds", "inputs"),
+)
 _MAIN = ("input_ids", "pixel_values", "input_features", "input_values")
 Run = Callable[[], Any]
 _REQUIRED = inspect.Parameter.empty
@@ -53,6 +68,8 @@ def _value(name: str, config: Any, generator: torch.Generator) -> Any:
     def randn(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
+    if shape := _SHAPES.get((config.model_type, name)):
+        return randn(*shape)
     size = _find(config, ("hidden_size", "d_model", "n_embd", "embed_dim"), 64)
     if name in ("input_ids", "decoder_input_ids", "labels"):
         top = min(_find(config, ("vocab_size", "n_vocab"), 100), 99)
@@ -66,7 +83,9 @@ def _value(name: str, config: Any, generator: torch.Generator) -> Any:
             return randn(2, frames, channels, height, width)
         return randn(2, channels, height, width)
     if name == "input_features":
-        bins = _find(config, ("num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", "n_mels"), 80)
+        bins = _find(config, _BINS, 80)
+        if (stacked := _find(config, ("num_stacked_frames",), None)) is not None:  # Fun-ASR
+            return randn(2, TOKENS, bins * stacked)
         if _find(config, ("spec_size",), None):  # CLAP reads spectrograms as images
             return randn(2, 1, 64, bins)
         length = 2 * _find(config, ("max_source_positions",), 64)
@@ -76,10 +95,14 @@ def _value(name: str, config: Any, generator: torch.Generator) -> Any:
     if name in ("past_values", "past_observed_mask", "future_values"):
         length = _find(config, ("context_length",), 32)
         return torch.ones(2, length) if "mask" in name else randn(2, length, _find(config, ("num_input_channels",), 1))
-    if name in ("hidden_states", "inputs_embeds", "encoder_hidden_states", "query_embeds", "hidden_state", "inputs"):
+    if name == "context_hidden_states":  # of several layers of another model, side by side
+        return randn(2, TOKENS, size * len(config.target_layer_ids))
+    if name in _EMBEDDED:
         return randn(2, TOKENS, _find(config, ("encoder_hidden_size",), size) if name.startswith("enc") else size)
     if "mask" in name:
         return torch.ones(2, TOKENS, dtype=torch.long)
+    if name == "pixel_position_ids":
+        return torch.cartesian_prod(torch.arange(6), torch.arange(6))[None].expand(2, -1, -1)
     if name.endswith("position_ids"):
         return torch.arange(TOKENS)[None].expand(2, -1)
     if name == "bbox":
@@ -91,7 +114,9 @@ def _value(name: str, config: Any, generator: torch.Generator) -> Any:
     return None
 
 
-def attention_forwards(module: nn.Module, width: int, key_width: int, head_dim: int, seed: int) -> list[Run]:
+def attention_forwards(
+    module: nn.Module, width: int, key_width: int, head_dim: int, seed: int, *, crosses: bool = False
+) -> list[Run]:
     """Return ways to call an attention module by itself, for models whose forward needs more than random inputs.
 
     Args:
@@ -100,6 +125,7 @@ def attention_forwards(module: nn.Module, width: int, key_width: int, head_dim: 
         key_width: Width of the input of the keys.
         head_dim: Head dimension, of which all or a part may be rotated.
         seed: Of the random inputs.
+        crosses: Whether keys and values should first be tried on another sequence than queries.
     """
     if isinstance(module, nn.MultiheadAttention):
         return [
@@ -108,10 +134,10 @@ def attention_forwards(module: nn.Module, width: int, key_width: int, head_dim: 
         ]
     return [
         partial(_call, module, shape, (width, key_width), (head_dim, positions), crossed, seed, masked)
+        for crossed in (crosses, not crosses)
         for masked in (False, True)
         for shape in ((2, TOKENS), (TOKENS,), (2, 4, 4))
-        for positions in (head_dim, head_dim // 2, head_dim // 4, 0, "tensor", "index")
-        for crossed in (False, True)
+        for positions in (head_dim, head_dim // 2, head_dim // 4, 0, "flat", "heads", "tensor", "index", "relative")
     ]
 
 
@@ -122,8 +148,9 @@ def _tokens(seed: int, *widths: int, shape: tuple[int, ...] = (2, TOKENS)) -> li
 
 # Names of arguments that hold what keys and values read, and of those that hold what everything reads.
 _OTHERS = ("key_value_states", "encoder_hidden_states", "cross_attention_states", "context_hidden_states", "context",
-           "key", "value", "kv", "memory")  # fmt: skip
+           "key", "keys", "value", "values", "kv", "memory")  # fmt: skip
 _SAME = ("key_tensor", "value_tensor", "layer_input")
+_ALWAYS = ("cu_seqlens", "rope_k_repeat")  # given even where they have a default
 _ROTARY = ("position_embeddings", "position_embeddings_k", "rotary_pos_emb", "rope", "pos_emb")
 
 
@@ -150,7 +177,7 @@ def _call(
         elif name in _OTHERS:
             if crossed or needed:
                 arguments[name] = y if crossed else x
-        elif name in known and (needed or (head[1] != 0 and "pos" in name) or name == "cu_seqlens"):
+        elif name in known and (needed or (head[1] != 0 and not crossed and "pos" in name) or name in _ALWAYS):
             arguments[name] = known[name]
         elif needed:
             arguments[name] = None
@@ -161,18 +188,22 @@ def _call(
 
 def _known(x: Tensor, head_dim: int, positions: int | str) -> dict[str, Any]:
     """Return values for arguments that have the same name in many models."""
-    rotated = positions if isinstance(positions, int) else 0
-    angles = torch.linspace(0.1, 3.0, TOKENS)[:, None].expand(TOKENS, rotated)
-    angles = angles if x.ndim == 2 else angles[None].expand(2, -1, -1)
+    rotated = positions if isinstance(positions, int) else {"flat": head_dim // 2, "heads": head_dim}.get(positions, 0)
+    tokens = x.shape[-1] // head_dim if positions == "heads" else x.shape[-2]  # NeuCodec rotates head by head
+    angles = torch.linspace(0.1, 3.0, tokens)[:, None].expand(tokens, rotated)
+    angles = angles[None].expand(2, -1, -1) if x.ndim == 3 and positions != "flat" else angles
     place: Any = (angles.cos(), angles.sin())
     if positions == "tensor":
         place = torch.zeros_like(x)
     elif positions == "index":
         place = torch.zeros(TOKENS, TOKENS, dtype=torch.long)
+    elif positions == "relative":  # one for every distance
+        place = x.new_zeros(2, 2 * TOKENS - 1, x.shape[-1])
     return {
         **dict.fromkeys(_ROTARY, place),
         "cu_seqlens": torch.tensor([0, TOKENS]),
         "max_seqlen": TOKENS,
+        "rope_k_repeat": 1,
         "cache_position": torch.arange(TOKENS),
         "position_ids": torch.arange(TOKENS)[None] if positions != "index" else torch.zeros(2, TOKENS, 2).long(),
         "output_attentions": True,

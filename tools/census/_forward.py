@@ -21,7 +21,7 @@ aten = torch.ops.aten
 KINDS = ("rotation", "norm", "gate", "cap", "bias", "position", "convolution")
 _TAKEN_OUT = (("norm", "norm"), ("conv", "convolution"))  # part of a class name, kind
 _ROTARY_BUFFER = re.compile(
-    r"(^|\.)((?P<both>embed_positions(\.weight)?)|(?P<sin>sin\w*)|cos\w*)$"
+    r"(^|\.)((?P<both>embed_positions(\.weight)?)|(?P<sin>sin(?!k)\w*)|cos\w*|freqs_cis?)$"
 )  # tables of rotations
 _POSITION = re.compile(
     r"rel(?!u)|pos(?!t)|distance_embed|layout_|r_kernel|seg_embed|r_[wr]_bias|bias_[uv]$", re.IGNORECASE
@@ -56,6 +56,7 @@ class Recorder(TorchDispatchMode):
     inside: int = 0  # depth of attention modules that are running
     outputs: frozenset[int] = frozenset()  # addresses of the weights W_O among them
     between: bool = False  # whether the last product was with W_Q, W_K or W_V
+    met: set[str] = field(default_factory=set)  # the kinds of which something was taken out
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -64,12 +65,15 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func.overloadpacket
         if "rotation" in self.without and name in (aten.cos, aten.sin, aten.polar):
+            self.met.add("rotation")
             if name is aten.polar:
                 return torch.complex(args[0], torch.zeros_like(args[0]))
             return torch.ones_like(args[0]) if name is aten.cos else torch.zeros_like(args[0])
         if self.inside and "gate" in self.without and name in (aten.sigmoid, aten.softplus):
+            self.met.add("gate")
             return torch.ones_like(args[0])
         if self.inside and "cap" in self.without and name is aten.tanh:
+            self.met.add("cap")
             return args[0].clone()
         out = func(*args, **kwargs)
         if name in (aten.mm, aten.bmm):
@@ -127,17 +131,20 @@ def recording(
         owners = {id(m) for m in module.modules() for p in m.parameters(recurse=False) if _address(p) in addresses}
         for name, child in module.named_modules():
             kind = type(child).__name__.lower()
-            if name and id(child) not in owners and any(w in kind and k in without for w, k in _TAKEN_OUT):
-                handles.append(child.register_forward_hook(partial(_identity, recorder)))
-    saved = {name: p for name, p in model.named_parameters() if _is_zeroed(name, p, without)}
-    if "rotation" in without:
-        tables = (*model.named_buffers(), *model.named_parameters())
-        saved |= {name: table for name, table in tables if _ROTARY_BUFFER.search(name)}
+            for word, taken in _TAKEN_OUT:
+                if name and id(child) not in owners and word in kind and taken in without:
+                    handles.append(child.register_forward_hook(partial(_identity, recorder, taken)))
+    saved: dict[str, Tensor] = {}
+    for name, p in (*model.named_buffers(), *model.named_parameters()):
+        zeroed = _kind_of_table(name, p)
+        if zeroed in without and zeroed is not None:
+            recorder.met.add(zeroed)
+            saved[name] = p
     values = {name: p.detach().clone() for name, p in saved.items()}
     normalize = nn.functional.normalize
     torch.backends.mha.set_fastpath_enabled(False)  # whose one operation shows neither scores nor products
     if "norm" in without:
-        nn.functional.normalize = lambda x, *args, **kwargs: x
+        nn.functional.normalize = lambda x, *args, **kwargs: recorder.met.add("norm") or x
     try:
         with torch.no_grad():
             for name, p in saved.items():
@@ -155,22 +162,27 @@ def recording(
             handle.remove()
 
 
-def _is_zeroed(name: str, p: Tensor, without: frozenset[str]) -> bool:
-    if p.ndim == 1 and "bias" in name.rpartition(".")[2] and "bias" in without:
-        return True
-    if "position" not in without or _ROTARY_BUFFER.search(name) or "conv" in name:
-        return False
-    return bool(_POSITION.search(name))
+def _kind_of_table(name: str, p: Tensor) -> str | None:
+    """Return the kind that a parameter or buffer is all there is of, or None."""
+    if _ROTARY_BUFFER.search(name):
+        return "rotation"
+    if not isinstance(p, nn.Parameter):
+        return None
+    if p.ndim == 1 and "bias" in name.rpartition(".")[2]:
+        return "bias"
+    return "position" if "conv" not in name and _POSITION.search(name) else None
 
 
 def _deeper(recorder: Recorder, by: int) -> None:
     recorder.inside += by
 
 
-def _identity(recorder: Recorder, module: nn.Module, args: Any, out: Any) -> Any:
+def _identity(recorder: Recorder, kind: str, module: nn.Module, args: Any, out: Any) -> Any:
     """Hand on what came in, between the projections and W_O only: norms of other places are not the product's."""
-    same = args and isinstance(out, Tensor) and out.shape == args[0].shape
-    return args[0] if recorder.between and same else out
+    if not (recorder.between and args and isinstance(out, Tensor) and out.shape == args[0].shape):
+        return out
+    recorder.met.add(kind)
+    return args[0]
 
 
 def _address(p: Tensor) -> int:
@@ -178,7 +190,10 @@ def _address(p: Tensor) -> int:
 
 
 def randomise(model: nn.Module) -> None:
-    """Give every matrix and bias random entries of the size that keeps a signal's size, also past activations."""
+    """Give every matrix and bias random entries of the size that keeps a signal's size, also past activations.
+
+    Gains of norms and other vectors are moved away from what they start with, so that no factor is hidden by being 1.
+    """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -190,3 +205,5 @@ def randomise(model: nn.Module) -> None:
                 p.copy_(torch.randn(p.shape, generator=generator) * gain * max(fan_in, 4) ** -0.5)
             elif name.endswith("bias") or "bias_" in name:
                 p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
+            elif p.ndim == 1:
+                p.add_(torch.randn(p.shape, generator=generator) * 0.2)

@@ -45,6 +45,7 @@ class Verdict:
     crosses: bool = False  # queries and keys read different inputs
     judged: bool = False  # the forward used all its weights, so that it could be judged
     scaled: bool = False  # the output is that of `V Oᵀ` times a constant
+    comparable: bool = True  # both inputs led to operations of the same shapes
 
     @property
     def holds(self) -> bool:
@@ -54,8 +55,6 @@ class Verdict:
 
 def judge(parts: Factors, one: Sequence[Product | Softmax], two: Sequence[Product | Softmax]) -> Verdict:
     """Compare a layer with the records of two inputs to the same forward; differences of scores have no constants."""
-    if [_shape(event) for event in one] != [_shape(event) for event in two]:
-        one = two  # the forward depends on its input; differences are then zero, and nothing is verified
     q, k, v, o = (_first(parts, role, one) for role in "qkvo")
     if q is None:
         return Verdict(False, False, False, False)
@@ -64,6 +63,8 @@ def judge(parts: Factors, one: Sequence[Product | Softmax], two: Sequence[Produc
     end = min((i for i in _all(parts, "o", one) if i > max(q, k, v)), default=None)
     if end is None:
         return Verdict(True, False, False, False)
+    if [_shape(event) for event in one[: end + 1]] != [_shape(event) for event in two[: end + 1]]:
+        return Verdict(True, True, False, False, comparable=False)
     softmaxes = [i for i in range(max(q, k), end) if isinstance(one[i], Softmax) and not _has_one_key(one[i])]
     seen = scores = False
     factor: float | None = None

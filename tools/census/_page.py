@@ -11,7 +11,7 @@ OUTCOMES = {
     "not judged": "resolved, but no forward with random inputs could be run that uses these layers",
     "wrong": "the forward contradicts the reading, or has something that no note names",
     "refused": "there is softmax attention, and it is refused with the reason",
-    "crashed": "an error that is no refusal",
+    "crashed": "an error that is no refusal, or a process that died twice",
     "no softmax attention": "nothing to read: convolutions, state spaces, linear attention",
     "could not be built": "the default config, made small, gives no model here, or a library is missing",
 }

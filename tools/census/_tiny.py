@@ -28,7 +28,7 @@ _SMALL: tuple[tuple[str, int | None], ...] = (
         r"mamba_.*|ssm_.*|.*_patch_size|patch_size|mm_tokens|_dims_per_head|num_channels|in_channels|audio_channels|image_channels",
         None,
     ),
-    (r"vocab_size|.*_vocab_size|vocab_size_.*|num_embeddings|n_vocab", 256),
+    (r"vocab_size|.*_vocab_size|vocab_size_.*|num_embeddings|n_vocab|.*_group_vocab", 256),
     (r"type_vocab_size|num_labels|num_token_types", None),
     (r"(.*_)?(num_)?(key_value|kv)_heads|multi_query_group_num|n_head_kv", 2),
     (r"linear_num_key_heads", 2),
@@ -48,7 +48,7 @@ _SMALL: tuple[tuple[str, int | None], ...] = (
     (r"n_group|topk_group", 1),
     (r"(.*_)?intermediate_size(_.*)?|(.*_)?ffn_dim|d_ff|mlp_dim|ffn_hidden_size|n_inner|d_inner|dim_feedforward", 32),
     (r"condition_dim", 64),
-    (r"(hidden_size|d_model|n_embd|emb_dim|(.*_)?hidden_size|hidden_dim|decoder_input_dim)", 64),
+    (r"(hidden_size|d_model|n_embd|emb_dim|(.*_)?hidden_size|hidden_size_global|hidden_dim|decoder_input_dim)", 64),
     (r"max_(position_embeddings|source_positions|target_positions|sequence_length)|n_positions|n_ctx", 128),
     (r"num_queries|num_object_queries", 8),
     (r"sliding_window|local_attention|attention_window", 64),
@@ -56,16 +56,40 @@ _SMALL: tuple[tuple[str, int | None], ...] = (
 # Entries that follow from others, or that name stages which a shallow model does not have.
 _DERIVED = ("id2label", "label2id", "_out_features", "_out_indices", "out_features", "out_indices", "stage_names")
 # What a default config lacks, or what does not follow from sizes that are made small.
+_ROPE = {"rope_type": "default", "rope_theta": 1e4}
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16}
+_SWIN = {"depths": [1, 1, 1, 1], "num_heads": [4, 8, 16, 32], "num_layers": 4, "embed_dim": 64}
 _VOCABULARY = {"<image>": 8, "<|extra_200|>": 9}
 _MORE: Mapping[str, Mapping[str, Any]] = {
     "bamba": _MAMBA,
     "chameleon": {"vocabulary_map": _VOCABULARY},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "clip_qkv": 8}},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE}},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1},
+    "efficientloftr": {"hidden_size": 256},
     "emu3": {"vocabulary_map": _VOCABULARY},
+    "ernie4_5_vl_moe_text": {"rope_parameters": {"mrope_section": [3, 3, 2]}, "moe_intermediate_size": [32, 32]},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
+    "gemma4_unified_text": {"num_kv_shared_layers": 0},
+    "granite4_vision": {"deepstack_layer_map": [[0, 1]], "downsample_rate": "4/8"},
+    "granite_speech5_encoder": {"context_size": 16},
     "granitemoehybrid": _MAMBA,
+    "kosmos_2_text_model": {"embed_dim": 64, "layers": 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "moonshine": {"encoder_num_key_value_heads": 4, "decoder_num_key_value_heads": 4},
+    "d_fine": {"backbone_config": {"out_indices": [2, 3, 4]}},
+    "maskformer": {"backbone_config": _SWIN},
+    "moonshine_streaming": {"num_key_value_heads": 4},
+    "mimi": {"upsample_groups": 64},
+    "molmo2_adapter": {"vision_feature_layer": [1, 0]},
+    "perceiver": {"d_latents": 64, "num_latents": 16, "num_self_attends_per_block": 2},
+    "qwen4_exp_text": {"ngram_vocab_size_base": 256, "ple_embed_dim": 64},
+    "videoprism_vision_model": {"image_size": 72, "num_frames": 4},
+    "vivit": {"image_size": 32, "num_frames": 4},
 }
 _RULES = tuple((re.compile(pattern), size) for pattern, size in _SMALL)
 _LAYERS = re.compile(r"(num_(hidden_)?layers|n_layers?|num_encoder_layers|encoder_layers|depth)")
@@ -89,7 +113,7 @@ def build(model_type: str) -> nn.Module:
     config_class = transformers.CONFIG_MAPPING[model_type]
     failures = []
     for width in (True, False):
-        sizes = shrink(config_class().to_dict(), width=width) | _MORE.get(model_type, {})
+        sizes = shrink(config_class().to_dict(), width=width)
         config = config_class.from_dict(sizes)
         config._attn_implementation = "eager"
         try:
@@ -121,7 +145,16 @@ def shrink(config: Mapping[str, Any], *, width: bool) -> dict[str, Any]:
     """
     depth = next((value for key, value in config.items() if _LAYERS.fullmatch(key) and type(value) is int), None)
     kept = _kept_layers(config, depth)
-    return {key: _small(key, value, depth, kept, width, config) for key, value in config.items() if key not in _DERIVED}
+    small = {k: _small(k, value, depth, kept, width, config) for k, value in config.items() if k not in _DERIVED}
+    return _with(small, _MORE.get(config.get("model_type", ""), {}))
+
+
+def _with(config: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config's dictionary with other entries, also in the configs inside it."""
+    return config | {
+        key: _with(config[key], value) if isinstance(value, Mapping) and isinstance(config.get(key), dict) else value
+        for key, value in more.items()
+    }
 
 
 def _kept_layers(config: Mapping[str, Any], depth: int | None) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _PARTS = ("encoder", "decoder", "text_encoder", "audio_encoder", "question_encoder", "generator")  # without `_config`
-_NO_PARTS = ("quantization_config", "generation_config", "compression_config")
+_NO_PARTS = ("quantization_config", "generation_config", "compression_config", "attn_config", "ffn_config")
 # Words of a path that mean the same part as a word of a config's name.
 _SAME = {"visual": "vision", "image": "vision", "vit": "vision", "language": "text", "lm": "text", "llm": "text",
          "speech": "audio", "pixel": "backbone"}  # fmt: skip

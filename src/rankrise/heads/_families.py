@@ -139,10 +139,10 @@ QK_NORM = re.compile(r"(q|k|query|key)_?(layer_?)?norm\.weight$", re.IGNORECASE)
 QK_NORM_MODULE = re.compile(r"(^|\.)(qk|q|k|query|key)_?(layer_?)?norm$", re.IGNORECASE)  # it may have no weights
 COSINE_SCALE = re.compile(r"(^|\.)logit_scale$")
 ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
-ROTARY_TYPES = ("roformer", "vjepa2")  # they state nothing of it in their configs
+ROTARY_TYPES = ("lightglue", "roformer", "vjepa2")  # they state nothing of it in their configs
 NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IGNORECASE)  # and not missed
 CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|^(attn2|x_attn)$", re.IGNORECASE)
-CROSS_PATH = re.compile(r"(^|\.)pre_assign_attn\.")  # GroupViT's groups read the tokens
+CROSS_PATH = re.compile(r"(^|\.)(pre_assign_attn\.|cross_attention\.attention$)")  # GroupViT's groups; Perceiver
 OUTPUT_GATE = re.compile(r"(^|\.)(g_proj|(attn_|output_|out_)?gate(_proj)?)\.weight$")
 INNER_NORM = re.compile(r"(^|\.)(\w*sub_norm|inner_\w*(ln|norm)|attn_sub\w*|o_norm)\.weight$")
 RELATIVE_NAME = re.compile(
@@ -154,16 +154,18 @@ SPARSE_CLASS = re.compile(
 )
 SPARSE_NAME = re.compile(r"(^|\.)indexer\.")  # weights that choose the tokens to attend to
 POSITION_CLASS = re.compile(r"^Bros|^SpeechT5EncoderLayer$|^SEWDAttention$|^Lilt|^LayoutLMv[23]")
-SHARED_SOFTMAX_CLASS = re.compile(r"MergedAttention$")  # one softmax over the own sequence and the encoder's
+# One softmax over the own sequence and another model's: its encoder, or the model that it drafts for.
+SHARED_SOFTMAX_CLASS = re.compile(r"MergedAttention$|^MuseGlimmerAssistantAttention$")
 STREAMS_CLASS = re.compile(r"^ProphetNetNgramSelfAttention$")
 POOLED_CLASS = re.compile(r"^FunnelRelMultiheadAttention$|^HieraMaskUnitAttention$")
 BEFORE_CONVOLUTION = re.compile(r"(^|\.)convolution_projection_\w+\.")
 REDUCED_NAME = re.compile(r"(^|\.)(convolution_projection_key|sr|sequence_reduction|spatial_reduction)(\.|$)")
+QUERY_SCALE = re.compile(r"(^|\.)(per_dim_scale|scaling)$")  # a learned factor for every dimension of a head
 VALUE_SCALE = ("attention_value_scale", "v_scale", "mla_scale_kv_lora")
 SINK_NAME = re.compile(r"(^|\.)sinks?$")
 TOKEN_CONVOLUTION = re.compile(r"(^|\.)[qkv]_\w*conv\w*\.")
 QUERIES_OF_THEIR_OWN = re.compile(
-    r"(probe|latents|latent_queries|latent_query)"
+    r"(probe|latents|latent_queries|latent_query|pooling_attention_query)"
 )  # learned tokens that read the sequence
 
 # Signs of layers whose scores are no softmax: linear attention, delta rules, state spaces. The names are those of
@@ -172,7 +174,7 @@ NOT_SOFTMAX_NAME = re.compile(r"(A_log|dt_bias|([qkv]_)?conv1d(\.weight)?|slope_
 NOT_SOFTMAX_PATH = re.compile(r"(^|\.)downsample\.assign$")  # GroupViT's choice of a group, by name where no class is
 NOT_SOFTMAX_CLASS = re.compile(
     r"Delta(Net|Attention)|Linear(Self)?Attention|Lightning|Retention|Mamba|Rwkv|RWKV|Recurrent"
-    r"|Assign|AutoformerAttention|Nystromformer|^Mra"
+    r"|Assign|AutoformerAttention|Nystromformer|^Mra|^Yoso"
 )
 
 # Signs of what is refused.

@@ -20,6 +20,7 @@ from rankrise.heads._families import (
     QK_NORM,
     QK_NORM_MODULE,
     QUERIES_OF_THEIR_OWN,
+    QUERY_SCALE,
     REDUCED_NAME,
     RELATIVE_NAME,
     ROTARY_CONFIG,
@@ -67,6 +68,9 @@ def layer_notes(
         notes.append("RoPE: scores use K R Qᵀ with a rotation R that depends on the distance; K Qᵀ is distance zero")
     if _has_qk_norm(inventory, layout, path):
         notes.append("QK-norm: queries and keys are normed after projection; K Qᵀ is before that norm")
+    if scale := next((name for name in below if QUERY_SCALE.search(name)), None):
+        learned = scale.split(".")[-1]
+        notes.append(f"query scale: every dimension of a query has a learned factor ({learned!r}); K Qᵀ is without it")
     if layout.gated:
         gated = names["q"].split(".")[-2]
         notes.append(
@@ -139,7 +143,7 @@ def _is_cross(inventory: Inventory, layout: Layout, path: str, views: Mapping[st
         return True
     return any(
         QUERIES_OF_THEIR_OWN.fullmatch(name.removeprefix(f"{place}."))
-        for place in ancestors(path)[:3]
+        for place in (path, *ancestors(path)[:3])
         for name in inventory.tensors
         if place and name.startswith(f"{place}.")
     )
