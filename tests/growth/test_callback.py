@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,6 +60,21 @@ def test_a_killed_and_resumed_trainer_ends_in_the_same_bits(tmp_path, killed_at)
     (tmp_path / "cut" / "checkpoint-7" / "growth.pt").unlink()
     with pytest.raises(ValueError, match=r"growth\.pt, which is not there"):
         train(tmp_path / "cut", resume=str(tmp_path / "cut" / "checkpoint-7"))
+
+
+def test_the_parameters_in_use_are_logged_beside_the_loss_for_the_run_and_its_page():
+    model = rr.growing_lora(byte_gpt(), rank=1)
+    callback = rr.GrowthCallback(model)
+    args, state = (
+        SimpleNamespace(fp16=False, gradient_accumulation_steps=1),
+        SimpleNamespace(max_steps=60, global_step=0),
+    )
+    callback.on_train_begin(args, state, None, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3))
+    logs, other = {"loss": 2.0}, {"train_runtime": 1.0}
+    callback.on_log(args, state, None, logs=logs)
+    callback.on_log(args, state, None, logs=other)
+    assert logs == {"loss": 2.0, "adapter_parameters": callback.growth.parameters}
+    assert other == {"train_runtime": 1.0}
 
 
 SCRIPT = """

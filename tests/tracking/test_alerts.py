@@ -168,7 +168,26 @@ def test_heads_that_are_not_there_or_not_finite_are_no_alert():
     norms[3:] = np.nan  # the weights are no longer finite
     assert list(StalledHead().find(trace(frobenius_norm=norms))) == []
     ranks = np.full((5, 2, 2, 4), np.nan)
-    assert list(RankCollapse().find(trace(effective_rank=ranks))) == []
+    assert list(RankCollapse().find(trace(effective_rank=ranks, frobenius_norm=ranks))) == []
+
+
+def over_time(values):
+    """The same number in all heads at every measurement."""
+    return np.tile(np.asarray(values)[:, None, None, None], (2, 2, 4))
+
+
+def test_what_has_just_begun_to_be_learned_is_noise_and_no_collapse_nor_spike():
+    begins = {"effective_rank": over_time([7.0, 2.0, 1.8, 1.6]), "frobenius_norm": over_time([0.05, 0.25, 0.45, 0.6])}
+    assert list(RankCollapse().find(trace(**begins))) == []
+    trained = begins | {"frobenius_norm": over_time([0.5, 0.55, 0.6, 6.0])}
+    assert len(list(RankCollapse().find(trace(**trained)))) == 4
+    grows = {"stable_rank": over_time([1.9, 1.4, 1.2, 1.1]), "spectral_norm": over_time([0.01, 0.04, 0.2, 0.9])}
+    assert list(RankOneSpike().find(trace(**grows))) == []
+
+
+def test_a_spike_of_a_change_that_had_low_rank_before_is_said():
+    found = {"stable_rank": over_time([1.2, 1.2, 1.2, 1.01]), "spectral_norm": over_time([1.9, 1.9, 2.0, 24.6])}
+    assert len(list(RankOneSpike().find(trace(**found)))) == 2 * 2 * 4
 
 
 def test_nothing_is_said_of_a_head_when_all_heads_stand_still():

@@ -59,6 +59,11 @@ class GrowthCallback(TrainerCallback):
         assert self.growth is not None
         self.growth.step()
 
+    def on_log(self, args: Any, state: Any, control: Any, *, logs: Any = None, **_: Any) -> None:
+        """Put the parameters in use beside the loss; a `RankCallback` that was added later records them."""
+        if self.growth is not None and "loss" in (logs or {}):
+            logs["adapter_parameters"] = self.growth.parameters
+
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the state of the growth into the trainer's checkpoint."""
         assert self.growth is not None

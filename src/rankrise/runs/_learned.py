@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rankrise.runs._run_data import RunData
 
 CIRCUITS = ("kq", "vo")
+_OF_THE_MODEL = ("", "ntk")  # circuits of numbers of the model as a whole: the user's own, and those of the kernel
 _MOST_SAMPLES = 100  # of a curve whose stages are looked for: the search costs the square of this
 _MIN_RISE = 0.25  # of a rank: smaller steps are drift, not a direction more
 
@@ -164,3 +165,18 @@ def layer_means(run: "RunData", quantity: str, circuit: str) -> tuple[Sequence[i
         raise NotMeasurable(f"{run.source} has no `{quantity}` of the heads' {circuit}.")
     means = [Curve(quantity, circuit, curve.steps, curve.values[:, row]).mean() for row in range(len(curve.layers))]
     return curve.layers, curve.steps, np.stack(means, axis=1)
+
+
+def whole_numbers(run: "RunData", most: int = 24) -> dict[str, Curve]:
+    """Numbers of the model as a whole, by name, the loss first: what the user logged, and what probes read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = run.table
+    is_whole = pc.and_(pc.equal(table["layer"], -1), pc.and_(pc.equal(table["index"], -1), pc.equal(table["head"], -1)))
+    part = table.filter(pc.and_(is_whole, pc.is_in(table["circuit"].cast(pa.string()), pa.array(_OF_THE_MODEL))))
+    pairs = part.group_by(["quantity", "circuit"]).aggregate([])
+    circuits = dict(zip(*(pairs[column].to_pylist() for column in ("quantity", "circuit")), strict=True))
+    names = sorted(circuits, key=lambda name: (name not in ("loss", "train_loss"), name))[:most]
+    curves = {name: run.curve(name, circuit=circuits[name], layer=-1) for name in names}
+    return {name: curve for name, curve in curves.items() if curve.values.ndim == 1}

@@ -120,22 +120,27 @@ class RankCollapse:
     """The effective rank of what a layer has learned falls to a share of what it was a few spectra before.
 
     The number is the effective rank of Δ of a circuit, mean over the heads of the layer. It is compared with the
-    largest one among the `window` measurements of spectra that come before.
+    largest one among the `window` measurements of spectra that come before. Those at which Δ was still much smaller do
+    not count: what has just begun to be learned is noise, whose rank is high.
 
     Args:
         share: An alert is raised if the effective rank is below this share of the largest one.
         window: How many measurements to look back.
+        least_size: ‖Δ‖_F of the layer at a measurement that counts, as a share of the largest before the last one.
     """
 
     share: float = 0.4
     window: int = 4
+    least_size: float = 0.3
     name: ClassVar[str] = "rank_collapse"
-    quantities: ClassVar[tuple[str, ...]] = ("effective_rank",)
+    quantities: ClassVar[tuple[str, ...]] = ("effective_rank", "frobenius_norm")
 
     def find(self, trace: Trace) -> Iterator[Alert]:
         """Circuits of layers whose effective rank has collapsed at the last step."""
         means = mean_over_heads(trace.values["effective_rank"])  # (n, 2, layers)
-        now, before = means[-1], np.fmax.reduce(means[:-1])
+        sizes = mean_over_heads(trace.values["frobenius_norm"])[:-1]
+        counts = sizes >= self.least_size * np.fmax.reduce(sizes)
+        now, before = means[-1], np.fmax.reduce(np.where(counts, means[:-1], np.nan))
         for circuit, layer in np.argwhere(now < self.share * before):
             yield trace.alert(self.name, layer, -1, circuit, now[circuit, layer], before[circuit, layer])
 
@@ -144,19 +149,19 @@ class RankCollapse:
 class RankOneSpike:
     """The change of a head is overtaken by one direction within a measurement.
 
-    The largest singular value of Δ of a circuit jumps to several times what it ever was in the window, and the stable
-    rank falls to nearly 1 from something larger.
+    The largest singular value of Δ of a circuit was nearly steady over the window, jumps to several times what it ever
+    was there, and the stable rank is then nearly 1. A change that grows fast because it has just begun is not steady.
 
     Args:
         jump: How many times the largest singular value before, at least.
         most_rank: The stable rank of a spike, at most.
-        least_rank: The stable rank before the spike, at least.
+        steady: How many times the smallest the largest singular value of the window before the spike may be.
         window: How many measurements to look at, the last one included.
     """
 
     jump: float = 3.0
     most_rank: float = 1.2
-    least_rank: float = 1.5
+    steady: float = 1.5
     window: int = 4
     name: ClassVar[str] = "rank_one_spike"
     quantities: ClassVar[tuple[str, ...]] = ("stable_rank", "spectral_norm")
@@ -164,12 +169,12 @@ class RankOneSpike:
     def find(self, trace: Trace) -> Iterator[Alert]:
         """Heads with a spike at the last step."""
         ranks, norms = trace.values["stable_rank"], trace.values["spectral_norm"]
-        before = np.fmax.reduce(norms[:-1])
-        found = (norms[-1] > self.jump * before) & (before > 0)
-        found &= (ranks[-1] <= self.most_rank) & (ranks[-2] >= self.least_rank)
+        most, least = np.fmax.reduce(norms[:-1]), np.fmin.reduce(norms[:-1])
+        found = (norms[-1] > self.jump * most) & (most <= self.steady * least) & (least > 0)
+        found &= ranks[-1] <= self.most_rank
         for circuit, layer, head in np.argwhere(found):
             yield trace.alert(
-                self.name, layer, head, circuit, norms[-1, circuit, layer, head], before[circuit, layer, head]
+                self.name, layer, head, circuit, norms[-1, circuit, layer, head], most[circuit, layer, head]
             )
 
 

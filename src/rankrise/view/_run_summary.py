@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankrise.runs import NotMeasurable, headline, sparkline
+from rankrise.runs import NotMeasurable, headline, sparkline, whole_numbers
 from rankrise.view._networks import CIRCUITS
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class RunSummary:
             found.append(
                 "The last loss or ranks are not finite: the training diverged. The ranks are the last that were."
             )
+        if others := _others(self.run):
+            found.append(f"Recorded too, at the end: {', '.join(others)}.")
         return [*found, *self.overview.notes]
 
     def alert_sentences(self) -> list[str]:
@@ -178,6 +180,16 @@ def _is_broken(run: "RunData", overview: "Overview") -> bool:
     lost = [row for row in overview.rows if row.curve and not math.isfinite(row.curve[-1])]
     has_loss = any(run.has(name) for name in ("loss", "train_loss"))
     return (overview.last_step > 0 and bool(lost)) or (has_loss and not math.isfinite(overview.loss))
+
+
+def _others(run: "RunData") -> list[str]:
+    """The last of what the user logged beside the loss, and of what probes read, with names."""
+    curves = {name: curve.values for name, curve in whole_numbers(run).items() if name not in ("loss", "train_loss")}
+    found = {name: values[np.isfinite(values)] for name, values in curves.items()}
+    if run.has("attention_entropy_share", "kq"):
+        share = run.curve("attention_entropy_share", circuit="kq").values[-1]
+        found["attention_entropy_share of the lowest head"] = np.sort(share[np.isfinite(share)])[:1]
+    return [f"{name} {values[-1]:.4g}" for name, values in found.items() if len(values)]
 
 
 def _number(value: float | None, form: str) -> str:

@@ -13,6 +13,7 @@ import rankrise as rr
 from rankrise.store import create_run, rows, scalar_rows
 from rankrise.tracking import Alert
 from rankrise.tracking._alerts import alert_rows
+from rankrise.view import summarise
 from rankrise.view.live import Hub, live_app
 
 TOKEN = "secret-token"
@@ -110,6 +111,31 @@ def test_spectra_of_one_head(tmp_path):
         assert np.allclose(found["values"], want.values, rtol=1e-4)
         for query in ("circuit=vo&layer=9&head=1", "circuit=x&layer=0&head=0", "circuit=vo&layer=a&head=0", ""):
             assert client.get(f"/{TOKEN}/spectra?run={run_id}&{query}").status_code == 404
+
+
+def test_what_probes_read_is_shown(tmp_path):
+    layers = [{"index": n, "name": str(n), "num_heads": 2, "head_dim": 2, "views": {}} for n in range(2)]
+    run = create_run(tmp_path / "probed", spec={"layers": layers}, initial={"w": torch.zeros(1)})
+    for step in (1, 2):
+        run.append(scalar_rows([(step, "loss", 1.0), (step, "jacobian_change", 9.0)]))
+        run.append(rows(step, "jacobian_change", [3.0, 4.0], layers=(0, 1)))
+        run.append(rows(step, "kernel_cosine", [0.5], circuit="ntk"))
+        run.append(
+            rows(step, "attention_entropy_share", [[0.2, 0.4], [0.6, 0.8]], circuit="kq", layers=(0, 1), heads=True)
+        )
+    run.seal()
+    with client_of(tmp_path) as client:
+        found = client.get(f"/{TOKEN}/run?run={listed(client)['probed']['id']}").json()
+    assert {name: curve["last"] for name, curve in found["scalars"].items()} == {
+        "loss": 1,
+        "jacobian_change": 9,
+        "kernel_cosine": 0.5,
+    }
+    assert found["curves"]["jacobian_change"] == {"": {"layers": [0, 1], "steps": [1, 2], "values": [[3, 3], [4, 4]]}}
+    assert found["curves"]["attention_entropy_share"]["kq"]["values"] == [[0.3, 0.3], [0.7, 0.7]]
+    summary = summarise(rr.open_run(tmp_path / "probed"), advise=rr.checkpoints.advise_run)
+    said = "jacobian_change 9, kernel_cosine 0.5, attention_entropy_share of the lowest head 0.2"
+    assert f"Recorded too, at the end: {said}." in summary.remarks()
 
 
 def test_many_alerts_do_not_bury_the_curves(tmp_path):

@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from rankrise.runs import Array, Curve, NotMeasurable, RunData, RunStage, layer_means
+from rankrise.runs import Array, Curve, NotMeasurable, RunData, RunStage, layer_means, whole_numbers
 from rankrise.view._json import short
 
 _MOST_POINTS = 400  # of a curve
-_MOST_SCALARS = 12  # that the user recorded
 _MOST_HEADS = 4096  # of the heat map
 _MOST_SPECTRA = 200  # steps that the scrubber goes through
 _MOST_VALUES = 128  # singular values of a spectrum
 _MOST_TOLD = 200  # stages and notes
 _MOST_ALERTS = 10  # that stand above the curves; a run may have one for every head
 _CIRCUITS = ("kq", "vo")
-_QUANTITIES = ("stable_rank", "effective_rank", "frobenius_norm", "spectral_norm")
+_OF_LAYERS = ("stable_rank", "effective_rank", "frobenius_norm", "spectral_norm")
+_OF_PROBES = ("attention_entropy_share", "max_logit", "jacobian_change")
 
 
 def snapshot(run: RunData, state: str, stages: Sequence[RunStage] | None) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def snapshot(run: RunData, state: str, stages: Sequence[RunStage] | None) -> dic
         "lastStep": int(steps.max()) if len(steps) else None,
         "numLayers": len(run.tracked_layers),
         "scalars": _scalars(run),
-        "curves": {name: found for name in _QUANTITIES if (found := _layers(run, name))},
+        "curves": {name: found for name in _recorded(run, _OF_LAYERS + _OF_PROBES) if (found := _layers(run, name))},
         "stages": None if stages is None else told_stages(stages),
         "heads": heads,
         "headsMissing": heads_missing,
@@ -90,31 +90,29 @@ def _alerts(run: RunData) -> list[str]:
 
 def _scalars(run: RunData) -> dict[str, Any]:
     """The curves of numbers that belong to no layer, the loss first."""
-    import pyarrow.compute as pc
-
-    table = run.table
-    is_scalar = pc.and_(
-        pc.equal(table["layer"], -1), pc.and_(pc.equal(table["index"], -1), pc.equal(table["head"], -1))
-    )
-    part = table.filter(pc.and_(is_scalar, pc.equal(table["circuit"], "")))
-    names = pc.unique(part["quantity"]).to_pylist()
     found = {}
-    for name in sorted(names, key=lambda name: (name not in ("loss", "train_loss"), name))[:_MOST_SCALARS]:
-        curve = run.curve(name, circuit="")
-        if curve.values.ndim == 1:
-            steps, mean, low, high = thinned(curve.steps, curve.values)
-            found[name] = {"steps": _numbers(steps), "values": _numbers(mean), "last": short(float(curve.values[-1]))}
-            if len(steps) < len(curve.steps):
-                found[name] |= {"low": _numbers(low), "high": _numbers(high)}
+    for name, curve in whole_numbers(run).items():
+        steps, mean, low, high = thinned(curve.steps, curve.values)
+        found[name] = {"steps": _numbers(steps), "values": _numbers(mean), "last": short(float(curve.values[-1]))}
+        if len(steps) < len(curve.steps):
+            found[name] |= {"low": _numbers(low), "high": _numbers(high)}
     return found
 
 
+def _recorded(run: RunData, names: Sequence[str]) -> list[str]:
+    """Those of the quantities of which the run has rows."""
+    import pyarrow.compute as pc
+
+    there = set(pc.unique(run.table["quantity"]).to_pylist())
+    return [name for name in names if name in there]
+
+
 def _layers(run: RunData, quantity: str) -> dict[str, Any]:
-    """A quantity of heads by circuit: the mean over the heads of every layer; empty if heads have none."""
+    """A quantity of layers by circuit, the mean over the heads where heads have it; empty if layers have none."""
     found = {}
-    for circuit in _CIRCUITS:
+    for circuit in (*_CIRCUITS, ""):
         try:
-            layers, steps, means = layer_means(run, quantity, circuit)
+            layers, steps, means = _of_layers(run, quantity) if not circuit else layer_means(run, quantity, circuit)
         except NotMeasurable:
             continue
         steps, mean, _, _ = thinned(steps, means)
@@ -124,6 +122,19 @@ def _layers(run: RunData, quantity: str) -> dict[str, Any]:
             "values": [_numbers(column) for column in mean.T],
         }
     return found
+
+
+def _of_layers(run: RunData, quantity: str) -> tuple[Sequence[int], Array, Array]:
+    """Layers, steps (S,) and values (S, layers) of a quantity of layers as a whole.
+
+    Raises:
+        NotMeasurable: Layers have no such quantity.
+    """
+    curve = run.curve(quantity, circuit="")
+    columns = [column for column, layer in enumerate(curve.layers) if layer >= 0]  # -1: the model as a whole
+    if not columns or curve.heads or curve.index:
+        raise NotMeasurable(f"{run.source} has no `{quantity}` of layers.")
+    return [curve.layers[column] for column in columns], curve.steps, curve.values[:, columns]
 
 
 def _heads(run: RunData) -> tuple[list[dict[str, Any]], str]:

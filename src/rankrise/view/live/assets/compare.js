@@ -1,9 +1,9 @@
 // Several runs over each other, each with a colour and a name of its own; runs are never averaged.
 import { listen } from "./api.js";
 import { ofRun, onSchemeChange } from "./colours.js";
-import { badge, count, h, number, select } from "./dom.js";
+import { badge, count, fixed, h, number, select } from "./dom.js";
 import { Lines } from "./lines.js";
-import { QUANTITIES, card, keep, nameOf, toggle } from "./run.js";
+import { CIRCUITS, QUANTITIES, card, keep, nameOf, panelTitle, toggle } from "./run.js";
 
 const last = (values) => [...values].reverse().find((value) => value !== null);
 
@@ -18,11 +18,10 @@ export const showCompare = (main, crumbs, ids) => {
   const chosen = { scalar: null, quantity: "stable_rank", layer: "mean", log: false };
   const controls = h("div", { class: "controls" });
   const legend = h("ul", { class: "legend" });
-  const charts = {
-    scalar: new Lines({ label: "A number of every run over training", height: 250 }),
-    kq: new Lines({ label: "Key-query rank of every run", height: 250 }),
-    vo: new Lines({ label: "Value-output rank of every run", height: 250 }),
-  };
+  const scalar = new Lines({ label: "A number of every run over training", height: 250 });
+  const charts = Object.fromEntries(Object.keys(CIRCUITS).map((circuit) => [circuit, new Lines({ label: `${circuit || "layer"} of every run`, height: 250 })]));
+  const panels = Object.fromEntries(Object.entries(charts).map(([circuit, chart]) => [circuit, card("", "", chart.element)]));
+  const [scalarHead, ...circuitHeads] = ["number", "kq", "vo"].map((text) => h("th", { scope: "col" }, text));
   const body = h("tbody");
 
   const valueOf = (run, circuit) => {
@@ -53,13 +52,17 @@ export const showCompare = (main, crumbs, ids) => {
       layers ? select("of", [["mean", "the mean over layers"], ...Array.from({ length: layers }, (_, n) => [String(n), `layer ${n}`])], chosen.layer, (layer) => { chosen.layer = layer; show(); }) : null,
       toggle("logarithmic", chosen.log, (isOn) => { chosen.log = isOn; show(); }),
     ]);
-    charts.scalar.log = chosen.log;
-    charts.scalar.yLabel = chosen.scalar ?? "";
-    charts.scalar.show(there.flatMap(({ run, colour }, i) => {
+    scalar.log = chosen.log;
+    scalar.yLabel = chosen.scalar ?? "";
+    scalar.show(there.flatMap(({ run, colour }, i) => {
       const curve = run.scalars[chosen.scalar];
       return curve ? [{ name: names[i], x: curve.steps, y: curve.values, low: curve.low, high: curve.high, colour }] : [];
     }));
-    for (const circuit of ["kq", "vo"]) {
+    scalarHead.textContent = chosen.scalar ?? "number";
+    circuitHeads.forEach((head, i) => { head.textContent = `${QUANTITIES[chosen.quantity]} of ${["kq", "vo"][i]}`; });
+    for (const circuit of Object.keys(CIRCUITS)) {
+      panels[circuit].hidden = quantities.length ? !there.some(({ run }) => run.curves[chosen.quantity]?.[circuit]) : circuit === "";
+      panels[circuit].firstChild.textContent = panelTitle(circuit, chosen.quantity);
       charts[circuit].yLabel = QUANTITIES[chosen.quantity];
       charts[circuit].show(there.flatMap(({ run, colour }, i) => {
         const found = valueOf(run, circuit);
@@ -72,9 +75,9 @@ export const showCompare = (main, crumbs, ids) => {
 
   main.replaceChildren(
     h("h1", {}, `${ids.length} runs over each other`), legend, controls,
-    card("Over training", "", charts.scalar.element),
-    h("div", { class: "pair" }, card("Key-query (kq)", "", charts.kq.element), card("Value-output (vo)", "", charts.vo.element)),
-    card("Now", "", h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["run", "state", "step", "number", "kq", "vo"].map((text, i) => h("th", { scope: "col", class: i < 2 ? "left" : undefined }, text)))), body))),
+    card("Over training", "", scalar.element),
+    h("div", { class: "pair" }, Object.values(panels)),
+    card("Now", "", h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["run", "state", "step"].map((text, i) => h("th", { scope: "col", class: i < 2 ? "left" : undefined }, text)), scalarHead, circuitHeads)), body))),
   );
   crumbs.replaceChildren(h("a", { href: "#/" }, "← all runs"));
   document.title = `${ids.length} runs · rankrise`;

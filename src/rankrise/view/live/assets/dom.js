@@ -22,6 +22,9 @@ export const number = (value, digits = 3) => {
   return String(+value.toPrecision(digits));
 };
 
+// A rank, always with two decimals, so that a column of them is easy to compare.
+export const fixed = (value) => (value === null || value === undefined ? "–" : value.toFixed(2));
+
 export const count = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
 
 export const ago = (seconds) => {

@@ -41,7 +41,7 @@ export class Heat {
       this.grid.replaceChildren();
       return;
     }
-    const [left, top] = [30, 16];
+    const [left, top] = [44, 30];
     const [name, read] = MEASURES[this.measure];
     const cell = Math.min(46, (width - left) / this.num);
     const tall = Math.max(Math.min(cell, 30), 9);
@@ -49,7 +49,8 @@ export class Heat {
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const svg = s("svg", { viewBox: `0 0 ${width} ${top + tall * this.layers.length + 2}`, "aria-hidden": "true" });
     const each = Math.ceil(18 / cell);
-    for (let head = 0; head < this.num; head += each) svg.append(s("text", { x: left + (head + 0.5) * cell, y: 11, "text-anchor": "middle" }, String(head)));
+    svg.append(s("text", { class: "title", x: left, y: 11 }, "head"), s("text", { class: "title", x: 2, y: top - 5 }, "layer"));
+    for (let head = 0; head < this.num; head += each) svg.append(s("text", { x: left + (head + 0.5) * cell, y: top - 5, "text-anchor": "middle" }, String(head)));
     const rowsEach = Math.ceil(13 / tall);
     this.layers.forEach((layer, row) => {
       if (row % rowsEach === 0) svg.append(s("text", { x: left - 6, y: top + (row + 0.5) * tall + 4, "text-anchor": "end" }, String(layer)));
@@ -62,7 +63,7 @@ export class Heat {
       box.addEventListener("click", () => this.onChoose(head.layer, head.head));
       box.addEventListener("pointerenter", () => this.say(head));
       svg.append(box);
-      if (cell >= 34 && isKnown) svg.append(s("text", { class: "value", x: x + cell / 2, y: y + tall / 2 + 4, "text-anchor": "middle", fill: inkOn(colour) }, number(value, 2)));
+      if (cell >= 34 && isKnown) svg.append(s("text", { class: "value", x: x + cell / 2, y: y + tall / 2 + 4, "text-anchor": "middle", fill: inkOn(colour) }, value.toFixed(1)));
     }
     for (const [place, kind] of [[this.chosen, "chosen"], [this.at, "at"]]) {
       if (!place || !this.layers.includes(place.layer)) continue;

@@ -6,6 +6,7 @@ const ticksOf = (low, high, num) => {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((k) => k * power).find((size) => size >= rough * 0.999);
   const first = Math.ceil(low / step - 1e-9);
+  if (Math.floor(high / step + 1e-9) <= first) return ticksOf(low, high, 2 * num); // one number is no scale
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => (first + i) * step);
 };
 

@@ -1,6 +1,6 @@
 // The list of runs: filter, sort, open, choose some to lay over each other; and what was found of the claims.
 import { get, listen } from "./api.js";
-import { ago, badge, count, h, number, select } from "./dom.js";
+import { ago, badge, count, fixed, h, number, select } from "./dom.js";
 import { spark } from "./lines.js";
 
 const ORDERS = {
@@ -22,7 +22,7 @@ export const showList = (main, chosen) => {
   const compare = h("button", { type: "button", class: "primary", onclick: () => { location.hash = `#/runs/${[...chosen].join(",")}`; } });
   const total = h("p", { class: "soft small", role: "status" });
   const body = h("tbody");
-  const head = ["", "run", "state", "layers × heads", "step", "loss", "", "rank of kq", "", "changed"];
+  const head = ["", "run", "state", "layers × heads", "step", "loss", "", "stable rank of kq", "", "changed"];
   const table = h("table", { class: "runs" }, h("thead", {}, h("tr", {}, head.map((text) => h("th", { scope: "col" }, text)))), body);
   const claims = h("section");
   const empty = h("p", { class: "notice" }, "There is no run here yet. Record one with ", h("code", {}, "rankrise.RankTracker(model, out=\"runs/mine\")"), "; it appears here as soon as it begins.");
@@ -51,7 +51,7 @@ export const showList = (main, chosen) => {
       h("th", { scope: "row" }, h("a", { href: `#/run/${run.id}` }, nameOf(run)), run.experiment ? h("span", { class: "soft small" }, ` ${run.experiment}`) : null, run.problem ? h("span", { class: "problem" }, run.problem) : null),
       h("td", {}, badge(run.state)), h("td", {}, size), h("td", {}, count(run.step)),
       h("td", {}, number(run.loss)), h("td", {}, spark(run.losses ?? [], "loss over training")),
-      h("td", {}, number(run.rank)), h("td", {}, spark(run.ranks ?? [], "rank over training")),
+      h("td", {}, fixed(run.rank)), h("td", {}, spark(run.ranks ?? [], "rank over training")),
       h("td", { class: "soft", "data-changed": run.changed }, ago(run.changed)),
     ];
     return h("tr", { "data-run": run.id, "data-state": run.state }, cells);

@@ -1,7 +1,7 @@
 // One run: its curves, stages, heads and spectra, all of them growing while it trains.
 import { get, listen } from "./api.js";
 import { ofLayer, onSchemeChange } from "./colours.js";
-import { badge, count, h, number, select } from "./dom.js";
+import { badge, count, fixed, h, number, select } from "./dom.js";
 import { Heat } from "./heat.js";
 import { Lines } from "./lines.js";
 import { claimRow } from "./list.js";
@@ -9,8 +9,12 @@ import { Spectra } from "./spectra.js";
 
 export const QUANTITIES = {
   stable_rank: "stable rank", effective_rank: "effective rank", frobenius_norm: "size ‖Δ‖_F", spectral_norm: "size σ₁",
+  attention_entropy_share: "entropy of attention, share of log n", max_logit: "largest logit of attention", jacobian_change: "change of the Jacobian",
 };
-const CIRCUITS = { kq: "key-query: change of W_K W_Qᵀ", vo: "value-output: change of W_V W_Oᵀ" };
+// What the curves of a quantity are of, by the circuit of its rows. Attention itself is recorded under kq.
+export const CIRCUITS = { kq: "key-query: change of W_K W_Qᵀ", vo: "value-output: change of W_V W_Oᵀ", "": "the layer as a whole" };
+const OF_ATTENTION = ["attention_entropy_share", "max_logit"];
+export const panelTitle = (circuit, quantity) => (OF_ATTENTION.includes(quantity) ? "attention" : CIRCUITS[circuit]);
 const MOST_LISTED = 40;
 
 export const stageWords = (stage) =>
@@ -32,6 +36,7 @@ export const showRun = (main, crumbs, id) => {
     parts.rankControls = h("div", { class: "controls" });
     parts.legend = h("div", { class: "layers", role: "group", "aria-label": "Layers that are shown" });
     parts.ranks = Object.fromEntries(Object.entries(CIRCUITS).map(([name, text]) => [name, new Lines({ label: text, height: 260 })]));
+    parts.panels = Object.fromEntries(Object.keys(CIRCUITS).map((name) => [name, h("div", { "data-circuit": name }, h("h3"), parts.ranks[name].element)]));
     parts.stages = h("ol", { class: "stages" });
     parts.numStages = h("p", { class: "soft small", role: "status" });
     parts.spectra = new Spectra(id);
@@ -44,8 +49,8 @@ export const showRun = (main, crumbs, id) => {
     main.replaceChildren(
       parts.title, parts.meta, parts.alerts,
       card("Over training", "Look for plateaus and for the steps between them; a triangle marks a step.", parts.scalarControls, parts.scalar.element),
-      card("Rank by layer", "Each line is the mean over the heads of a layer. A stable rank of 1 says that a head has learned one direction.", parts.rankControls,
-        parts.legend, h("div", { class: "pair" }, Object.entries(CIRCUITS).map(([name, text]) => h("div", { "data-circuit": name }, h("h3", {}, text), parts.ranks[name].element)))),
+      card("By layer", "Each line is a layer, the mean over its heads. A stable rank of 1 says that a head has learned one direction.", parts.rankControls,
+        parts.legend, h("div", { class: "pair" }, Object.values(parts.panels))),
       card("Stages", "", parts.numStages, parts.stages),
       h("div", { class: "pair" },
         card("Heads", "Look which heads differ from those beside them. Choose one to see its spectrum.", parts.heat.element, parts.headsMissing),
@@ -104,6 +109,8 @@ export const showRun = (main, crumbs, id) => {
     const layers = [...new Set(Object.values(run.curves[chosen.quantity] ?? {}).flatMap((curve) => curve.layers))].sort((a, b) => a - b);
     for (const [circuit, chart] of Object.entries(parts.ranks)) {
       const curve = run.curves[chosen.quantity]?.[circuit];
+      parts.panels[circuit].hidden = there.length ? !curve : circuit === "";
+      parts.panels[circuit].firstChild.textContent = panelTitle(circuit, chosen.quantity);
       chart.yLabel = QUANTITIES[chosen.quantity];
       const lines = (curve?.layers ?? []).map((layer, row) => ({ layer, name: `layer ${layer}`, x: curve.steps, y: curve.values[row], colour: ofLayer(layers.indexOf(layer), layers.length) }));
       const marks = chosen.quantity === "stable_rank" ? marksOf("rank", circuit) : [];
@@ -123,7 +130,7 @@ export const showRun = (main, crumbs, id) => {
 
   const showStages = () => {
     const stages = run.stages ?? [];
-    parts.numStages.textContent = run.stages === null ? "Looking for stages …" : stages.length ? "" : "No stage was found yet; a curve needs 20 measurements to show one.";
+    parts.numStages.textContent = run.stages === null ? "Looking for stages …" : stages.length ? "" : `No stage was found${run.state === "running" ? " yet" : ""}; a curve needs 20 measurements to show one.`;
     parts.stages.replaceChildren(...stages.slice(0, MOST_LISTED).map((stage) => h("li", {}, stageWords(stage))));
   };
 
@@ -132,7 +139,7 @@ export const showRun = (main, crumbs, id) => {
     parts.headsMissing.textContent = run.headsMissing;
     parts.heads.replaceChildren(...run.heads.slice(0, 10).map((head) =>
       h("tr", {}, h("td", {}, String(head.layer)), h("td", {}, h("button", { type: "button", class: "link", onclick: () => choose(head.layer, head.head) }, String(head.head))),
-        h("td", {}, `${number(head.learned)} ×`), ...["kq", "vo"].map((name) => h("td", {}, number(head.norms[name]))), ...["kq", "vo"].map((name) => h("td", {}, number(head.ranks[name]))))));
+        h("td", {}, `${fixed(head.learned)} ×`), ...["kq", "vo"].map((name) => h("td", {}, number(head.norms[name]))), ...["kq", "vo"].map((name) => h("td", {}, fixed(head.ranks[name]))))));
     const [best] = run.heads;
     if (best && !parts.heat.chosen) parts.heat.choose(best.layer, best.head);
     parts.spectra.update(run.spectra, run.lastStep, parts.heat.chosen);
