@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.checkpoints.planted import build, planted_pair
 import rankrise as rr
 from rankrise.checkpoints import choose_ranks, extract_lora
 from rankrise.checkpoints.function import read_inputs
+from rankrise.checkpoints.lora import load_model
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +172,54 @@ def test_inputs_from_files(tmp_path):
     np.savez(tmp_path / "b.npz", a=np.zeros(2), b=np.zeros(3))
     with pytest.raises(ValueError, match="one number of inputs"):
         read_inputs(tmp_path / "b.npz", tmp_path)
+
+
+def test_inputs_that_are_none_are_refused_in_a_sentence(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "latin.txt").write_bytes(b"gr\xfc\xdfe")
+    np.savez(tmp_path / "words.npz", input_ids=np.array(["a"]))
+    for name in ("pipe.npz", "pipe.txt"):
+        with pytest.raises(ValueError, match="must be a regular file"):
+            read_inputs(tmp_path / name, tmp_path)
+    with pytest.raises(ValueError, match=r"text in UTF-8 of at most 10000000 bytes; latin\.txt is not"):
+        read_inputs(tmp_path / "latin.txt", tmp_path)
+    with pytest.raises(ValueError, match=r"`--data` must be an \.npz with numeric arrays input_ids; words\.npz"):
+        read_inputs(tmp_path / "words.npz", tmp_path)
+    (tmp_path / "some.txt").write_text("some text")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="has none that transformers can load"):
+        read_inputs(tmp_path / "some.txt", tmp_path)
+
+
+def test_code_of_a_tokenizer_is_not_run(tmp_path):
+    custom = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(custom))
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')")
+    (tmp_path / "some.txt").write_text("some text")
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="has none that transformers can load"):
+        read_inputs(tmp_path / "some.txt", tmp_path)
+    with pytest.raises(ValueError, match=r"needs a config\.json that transformers can read"):
+        load_model(tmp_path, tmp_path)
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_models_that_are_run_are_whole_and_stored_as_safetensors(tmp_path):
+    config = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 4, "vocab_size": 10}
+    (tmp_path / "pytorch_model.bin").write_bytes(b"a pickle")
+
+    def loaded(*architectures):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": architectures}))
+        return load_model(tmp_path, tmp_path)
+
+    with pytest.raises(ValueError, match="must be stored as safetensors"):
+        loaded("GPT2LMHeadModel")
+    (tmp_path / "model.safetensors").symlink_to("/etc/hosts")
+    with pytest.raises(ValueError, match="must not lead out of its folder"):
+        loaded("GPT2LMHeadModel")
+    for name in ("GPT2Config", "pipeline", "__name__", 3):
+        with pytest.raises(ValueError, match="needs an architecture that transformers knows"):
+            loaded(name)

@@ -46,6 +46,8 @@ def test_what_the_cache_does_not_have_is_refused_in_a_sentence(cache, name):
 def test_a_path_is_never_taken_for_a_name(cache, tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="me/base does not exist"):
         open_checkpoint("me/base")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        open_checkpoint("me/base@main/../../../other")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "me").mkdir()
     save_file({"b": torch.ones(1)}, tmp_path / "me" / "base@main")

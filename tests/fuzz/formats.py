@@ -16,19 +16,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from tests.checkpoints import files
 from tests.fuzz import mutations
 from tests.lab.figures.runs import flow_run, network_run
 
 import rankrise
 from rankrise.checkpoints import diff, open_checkpoint
+from rankrise.checkpoints.function import read_inputs
 from rankrise.cli._stages import _network as read_npz
 from rankrise.lab.claims import evaluate_claims
 from rankrise.lab.experiments import runs_by_experiment, summarise_run
 from rankrise.lab.figures import build_figures, describe_run
 from rankrise.lab.report import environment_of
-from rankrise.runs import NotMeasurable, find_runs, open_run
+from rankrise.runs import NotMeasurable, RunData, find_runs, open_run
 from rankrise.store import (
+    RunFollower,
     UntrustedFolder,
     UntrustedInputError,
     create_run,
@@ -40,9 +43,12 @@ from rankrise.store import (
     verify_run,
 )
 from rankrise.store._atomic import sha256
+from rankrise.view.live._catalogue import Catalogue
+from rankrise.view.live._snapshot import snapshot, summary
 
 DOCUMENTED = (ValueError, UntrustedInputError, NotMeasurable, FileNotFoundError)
 _OURS = os.path.dirname(os.path.abspath(rankrise.__file__))
+_SHAPES = (("A", (2, 4)), ("B", (6, 2)))
 _MODULES = {"h.0.q": (6, 4), "h.0.v": (6, 4)}
 _RUN = "vit-cifar10/000000000000"
 _TOY = "toy-flow-1e-8/000000000000"
@@ -144,13 +150,36 @@ def _make_adapter(folder):
     )  # fmt: skip
 
 
+def _read_image_adapter(folder):
+    diff(folder / "x.safetensors")
+
+
 def _make_shards(folder):
     files.save_shards(folder, {f"h.{n}.weight": torch.eye(3) * n for n in range(4)}, num=2)
+
+
+def _make_kohya(folder):
+    folder.mkdir(exist_ok=True)
+    stem = "lora_unet_down_blocks_0_attn1_to_q"
+    tensors = {f"{stem}.lora_down.weight": torch.ones(2, 4), f"{stem}.lora_up.weight": torch.ones(6, 2)}
+    save_file(tensors | {f"{stem}.alpha": torch.tensor(1.0)}, folder / "x.safetensors", {"ss_network_dim": "2"})
+
+
+def _make_diffusers(folder):
+    folder.mkdir(exist_ok=True)
+    tensors = {f"unet.{n}.to_q.lora_{side}.weight": torch.ones(shape) for n in (0, 1) for side, shape in _SHAPES}
+    config = {"unet.r": 2, "unet.lora_alpha": 4, "unet.alpha_pattern": {"0.to_q": 8}, "unet.use_rslora": False}
+    save_file(tensors, folder / "x.safetensors", {"lora_adapter_metadata": json.dumps(config)})
 
 
 def _make_torch(folder):
     folder.mkdir(exist_ok=True)
     torch.save({"state_dict": {"h.0.weight": torch.ones(3, 4), "h.bias": torch.ones(2)}, "epoch": 3}, folder / "x.pt")
+
+
+def _read_npz(folder):
+    read_inputs(folder / "x.npz", folder)
+    read_npz(folder / "x.npz", dim=1, tokens=1, samples=1, seed=0)
 
 
 def _make_npz(folder):
@@ -205,10 +234,39 @@ def _report(root):
         summarise_run(run)
 
 
+def _make_verdicts(folder):
+    folder.mkdir(exist_ok=True)
+    claim = {"claim": {"statement": "heads rise"}, "verdict": "holds", "reason": "n = 3", "runs": ["a", "b"]}
+    (folder / "verdicts.json").write_text(json.dumps([claim] * 3))
+
+
+def _read_verdicts(folder):
+    catalogue = Catalogue(folder)
+    catalogue.refresh()
+    json.dumps(catalogue.verdicts(), allow_nan=False)
+
+
+def _live_page(root):
+    """What the live page reads: the list names every run, and a run is shown or refused."""
+    catalogue = Catalogue(root)
+    catalogue.refresh()
+    for entry in catalogue.entries():
+        json.dumps(entry.to_json(), allow_nan=False)
+        try:
+            with catalogue.folder(entry.path) as folder:
+                run = RunData.of_followed(root / entry.path, RunFollower(folder).read())
+            found = [summary(run), snapshot(run, entry.state, run.stages())]
+        except DOCUMENTED as error:
+            check_refusal(error)
+        else:
+            json.dumps(found, allow_nan=False)
+
+
 def _read_run(place, quantity, circuit):
     def read(root):
         try:
             _report(root)
+            _live_page(root)
         except Exception as error:
             raise AssertionError(f"one run stops the report: {type(error).__name__}: {error}") from error
         find_runs(root)
@@ -243,9 +301,11 @@ FORMATS = {
             "pt", _make_torch, "x.pt", lambda folder: _read_checkpoint(folder / "x.pt", allow_torch_load=True),
             mutations.change_zip,
         ),
+        Format("npz", _make_npz, "x.npz", _read_npz, mutations.change_zip),
+        Format("kohya", _make_kohya, "x.safetensors", _read_image_adapter, mutations.change_safetensors),
+        Format("diffusers", _make_diffusers, "x.safetensors", _read_image_adapter, mutations.change_metadata),
         Format(
-            "npz", _make_npz, "x.npz", lambda folder: read_npz(folder / "x.npz", dim=1, tokens=1, samples=1, seed=0),
-            mutations.change_zip,
+            "verdicts", _make_verdicts, "verdicts.json", _read_verdicts, mutations.change_json, is_ever_refused=False
         ),
         Format("manifest", _make_network, f"{_RUN}/MANIFEST.json", _READ_RUN, mutations.change_json),
         Format("spec", _make_network, f"{_RUN}/spec.json", _READ_RUN, mutations.change_json, _forge(_RUN, "spec.json")),

@@ -130,6 +130,21 @@ def change_safetensors(data, random, valid):
     return struct.pack("<Q", len(text)) + text + tensors[: random.choice((None, None, len(tensors) // 2))]
 
 
+def change_metadata(data, random, valid):
+    """Another document within the metadata of a header, as a text, or another header."""
+    header, tensors = _split(data) or _split(valid)
+    record = json.loads(header)
+    texts = record.get("__metadata__")
+    if not isinstance(texts, dict) or not texts or random.random() < 0.3:
+        return change_safetensors(data, random, valid)
+    name = random.choice(list(texts))
+    before = texts[name].encode("utf-8", "replace") if isinstance(texts[name], str) else b""
+    valid_texts = json.loads(_split(valid)[0])["__metadata__"]
+    texts[name] = change_json(before, random, next(iter(valid_texts.values())).encode()).decode("utf-8", "replace")
+    text = json.dumps(record).encode()
+    return struct.pack("<Q", len(text)) + text + tensors
+
+
 def _split(data):
     length = int.from_bytes(data[:8], "little")
     header = data[8 : 8 + length]

@@ -1,16 +1,12 @@
 """`rankrise stages`: Algorithm 1, and the flow at chosen α against it, from the shell."""
 
 import csv
-import io
 import json
 import math
 import re
 import runpy
 import sys
 import tempfile
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
@@ -21,19 +17,10 @@ from rankrise._tables import table
 from rankrise.cli._output import progress
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rankrise.theory import DiagonalNetwork, Stages, StageTimes
-
-_SINGLE = b"\x93NUMPY"  # with this begins an .npy
-_HEAD_BYTES = 2**16
 
 Rows = list[dict[str, object]]
 Label = Callable[[int], str]
-_UNREADABLE = (  # what `zipfile` and numpy raise for a file that is no .npz
-    OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError, MemoryError, zlib.error,
-    zipfile.BadZipFile, tokenize.TokenError,
-)  # fmt: skip
 
 
 def stages(
@@ -153,7 +140,7 @@ def _network(
     import torch
 
     from rankrise import theory
-    from rankrise.store import show
+    from rankrise.store import read_npz
 
     if path is None:
         task = theory.teacher_task(samples=samples, tokens=tokens, dim=dim, seed=seed)
@@ -164,19 +151,8 @@ def _network(
             f"`--input` must name a file; {path} is {'a folder' if path.is_dir() else 'not there'}. "
             "Write one with numpy.savez(path, x=x, y=y)."
         )
-    try:
-        with path.open("rb") as file:
-            if file.read(len(_SINGLE)) == _SINGLE:
-                raise TypeError("it holds a single array")
-        with zipfile.ZipFile(path) as archive:
-            size = path.stat().st_size
-            members = [_member(archive, name, size) for name in ("x", "y")]
-            x, y = (torch.as_tensor(_real(archive, name)) for name in members)
-    except _UNREADABLE as error:
-        raise ValueError(
-            f"`--input` must be an .npz with numeric arrays x and y; {show(path.name)}: {show(str(error)[:200])}. "
-            "Write one with numpy.savez(path, x=x, y=y)."
-        ) from error
+    arrays = read_npz(path, ("x", "y"), argument="--input")
+    x, y = (torch.as_tensor(arrays[name].astype("float64")) for name in ("x", "y"))
     if x.dim() == 2:
         return theory.linear(x, y), f"linear network, {path.name}", lambda i: f"q[{i}]"
     return theory.attention_head(x, y), f"attention head, {path.name}", _circuit_label(x.shape[-1])
@@ -202,40 +178,6 @@ def _own_network(where: str, like: "DiagonalNetwork", num_weights: int | None) -
         )
     net = theory.DiagonalNetwork(h, *like.data, num_weights=num_weights)
     return net, f"{path.name}:{function}", lambda i: f"q[{i}]"
-
-
-def _member(archive: zipfile.ZipFile, name: str, num_file_bytes: int) -> str:
-    """Return the name of a member of an .npz, once its header says that its numbers are few enough.
-
-    An array is read as float64, whatever it is stored as, so that 8 bytes count for each number. A large file may hold
-    large arrays; a small one must not unpack to much.
-    """
-    import numpy as np
-
-    from rankrise.store import MOST_BYTES
-
-    member = f"{name}.npy"
-    if member not in archive.namelist():
-        raise KeyError(f"it holds no array {name}")
-    with archive.open(member) as file:
-        head = io.BytesIO(file.read(_HEAD_BYTES))  # a header may claim gigabytes, which numpy would read first
-    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, _, dtype = read_header[np.lib.format.read_magic(head)](head)
-    if dtype.kind not in "fiub":
-        raise TypeError(f"{name} holds {dtype}, not real numbers")
-    if min(shape, default=0) < 0:  # two negative sizes would multiply to few numbers, and numpy would wrap them around
-        raise ValueError(f"{name} has the shape {shape}")
-    num_bytes, most = 8 * math.prod(shape), max(MOST_BYTES.value(), 8 * num_file_bytes)
-    if num_bytes > most:
-        raise ValueError(f"{name} unpacks to {num_bytes} bytes, more than {most}. {MOST_BYTES.remedy}")
-    return member
-
-
-def _real(archive: zipfile.ZipFile, member: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
-    import numpy as np
-
-    with archive.open(member) as file:
-        return np.asarray(np.lib.format.read_array(file, allow_pickle=False), dtype=np.float64)
 
 
 def _circuit_label(dim: int) -> Label:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import rankrise as rr
 from rankrise.store import create_run, rows, scalar_rows
 from rankrise.tracking import Alert
 from rankrise.tracking._alerts import alert_rows
-from rankrise.view import summarise
+from rankrise.view import live, summarise
 from rankrise.view.live import Hub, live_app
 
 TOKEN = "secret-token"
@@ -92,6 +94,22 @@ def test_claims_are_those_that_were_judged(client):
     assert client.get(f"/{TOKEN}/verdicts").json() == [
         {"folder": "deep", "verdict": "holds", "claim": "ranks rise", "reason": "0.9", "runs": "er/mine"}
     ]
+
+
+@pytest.mark.parametrize("content", ["3", "[" * 100_000, "[" + "{}," * 2_000_000 + "{}]"])
+def test_verdicts_that_are_none_are_passed_over(tmp_path, content):
+    (tmp_path / "verdicts.json").write_text(content)
+    with client_of(tmp_path) as client:
+        client.get(f"/{TOKEN}/runs")
+        assert client.get(f"/{TOKEN}/verdicts").json() == []
+
+
+def test_no_script_makes_markup_of_a_text():
+    """What a run is called reaches the page as text; the policy in the headers would stop a script anyway."""
+    scripts = {path.name: path.read_text() for path in (Path(live.__file__).parent / "assets").glob("*.js")}
+    assert "list.js" in scripts
+    for name, text in scripts.items():
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|new Function", text), name
 
 
 def test_spectra_of_one_head(tmp_path):

@@ -119,7 +119,7 @@ def peft_deltas(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) ->
         shape = (inputs, outputs) if transposed else (outputs, inputs)
         key = module.removeprefix("base_model.model.")
         by_parameter = any(f".{key}.weight".endswith(f".{target}") for target in parameters)
-        scale = _peft_scale(config, alphas, f"{key}.weight" if by_parameter else key, rank)
+        scale = peft_scale(config, alphas, f"{key}.weight" if by_parameter else key, rank)
         weight = f"{module}.weight"
         deltas[weight] = LowRankDelta(weight, a, b, scale, shape, rank, "peft", transposed, by_parameter)
     return deltas
@@ -155,7 +155,7 @@ def _expert_deltas(
     rank = ranks.of(stack)
     if type(rank) is not int or rows % rank or rows != columns:
         raise _unfit(stack, tensors[a].shape, tensors[b].shape)
-    scale = _peft_scale(config, alphas, stack, rank)
+    scale = peft_scale(config, alphas, stack, rank)
     names = {f"{stack}[{expert}]": expert for expert in range(rows // rank)}
     return {
         name: LowRankDelta(name, a, b, scale, (outputs, inputs), rank, by_parameter=True, expert=expert)
@@ -249,7 +249,12 @@ def _check_rank(settings: PeftSettings, module: str, rank: int) -> None:
         )
 
 
-def _peft_scale(config: Mapping[str, Any], settings: PeftSettings, module: str, rank: int) -> float:
+def peft_scale(config: Mapping[str, Any], settings: PeftSettings, module: str, rank: int) -> float:
+    """By how much B A is multiplied: alpha / rank, and alpha / √rank for rsLoRA.
+
+    Raises:
+        ValueError: The config gives the module no alpha that is a number.
+    """
     given = settings.of(module)
     alpha = _number(given)
     if alpha is None:

@@ -31,7 +31,7 @@ def local_path(path: str | PathLike[str], *, allow_torch_load: bool = False) -> 
     PosixPath('runs/mine')
     """
     match = _NAME.fullmatch(os.fspath(path))
-    if match is None or os.path.lexists(path):
+    if match is None or ".." in match["revision"] or os.path.lexists(path):
         return Path(path)
     require("A checkpoint on the hub", "huggingface_hub", otherwise="or download it and name its folder")
     import huggingface_hub

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rankrise.checkpoints.files._adapter_files import LowRankDelta
+from rankrise.checkpoints.files._adapter_files import LowRankDelta, peft_scale
 from rankrise.checkpoints.files._folders import show
 from rankrise.checkpoints.files._peft_settings import PeftSettings
 from rankrise.checkpoints.files._safetensors import TensorInfo
@@ -135,12 +135,8 @@ def _configured(configs: Mapping[str, Any], module: str, rank: int) -> float:
     config = {key.removeprefix(f"{part}."): value for key, value in configs.items() if key.startswith(f"{part}.")}
     if config.get("use_dora"):
         raise ValueError(f"A LoRA file must be plain LoRA; its metadata say use_dora for {show(part)!r}. {_MERGE}")
-    alpha = PeftSettings(config, "alpha").of(name)
-    if alpha is None:
-        return 1.0
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise ValueError(f"lora_alpha must be a number; got {show(alpha, 40)} for {show(module)!r}. Mend the metadata.")
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    settings = PeftSettings(config, "alpha")
+    return 1.0 if settings.of(name) is None else peft_scale(config, settings, name, rank)
 
 
 def _notes(deltas: Mapping[str, LowRankDelta], has_configs: bool) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from rankrise._extras import require
 from rankrise.checkpoints.files import find_inside, open_safetensors, show
+from rankrise.store import open_file, read_npz
 
 _LENGTH = 128  # tokens of one input that is made from text
+_LONGEST_TEXT = 10_000_000  # bytes; a tokenizer takes a multiple of this in memory
 _LEFT_OUT = -100  # label of a position that does not count
 
 
@@ -27,10 +29,7 @@ def read_inputs(path: Path, model: Path, *, most: int | None = None) -> dict[str
         ImportError: Text without transformers.
     """
     if path.suffix == ".npz":
-        import numpy as np
-
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        found = {name: torch.from_numpy(array) for name, array in read_npz(path, argument="--data").items()}
     elif path.suffix == ".safetensors":
         file = open_safetensors(find_inside(path.parent, path.name))
         found = {name: file.read(name) for name in file.tensors}
@@ -50,14 +49,25 @@ def _tokens(path: Path, model: Path) -> Tensor:
     require("Reading text", "transformers", otherwise="or give model inputs as .npz or .safetensors")
     from transformers import AutoTokenizer
 
+    with open_file(path) as file:
+        content = file.read(_LONGEST_TEXT + 1)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(model), local_files_only=True)
-    except (OSError, ValueError) as error:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(content) > _LONGEST_TEXT:
         raise ValueError(
-            f"Text needs the model's tokenizer, and {show(str(model))} has none. Save the tokenizer there, or give "
-            "model inputs as .npz or .safetensors."
+            f"`--data` must be .npz, .safetensors, or text in UTF-8 of at most {_LONGEST_TEXT} bytes; "
+            f"{show(path.name)} is not. Convert it, or give a part of it."
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(model), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"Text needs the model's tokenizer, and {show(str(model))} has none that transformers can load. Save the "
+            "tokenizer there, or give model inputs as .npz or .safetensors."
         ) from error
-    ids = tokenizer(path.read_text(encoding="utf-8"))["input_ids"]
+    ids = tokenizer(text)["input_ids"]
     length = min(_LENGTH, len(ids))
     if length < 2:
         raise ValueError(f"The text in {show(str(path))} must have at least 2 tokens; it has {len(ids)}.")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankrise._extras import require
 from rankrise.checkpoints.delta import Delta
-from rankrise.checkpoints.files import find_inside, open_safetensors, show
+from rankrise.checkpoints.files import find_inside, open_checkpoint, open_safetensors, show
 from rankrise.checkpoints.lora._peft_rules import Setting, read_config
 from rankrise.checkpoints.lora._peft_writer import CONFIG, MODEL, factor_names
 from rankrise.checkpoints.match import Module
@@ -277,7 +277,9 @@ def load_model(folder: Path, config_folder: Path) -> Any:
     config, architecture = _architecture(config_folder)
     where = str(_loadable(folder))
     with _quiet():
-        model = architecture.from_pretrained(where, config=config, dtype=torch.float32, local_files_only=True)
+        model = architecture.from_pretrained(
+            where, config=config, dtype=torch.float32, local_files_only=True, use_safetensors=True
+        )
     return model.eval()
 
 
@@ -302,18 +304,34 @@ def _architecture(config_folder: Path) -> tuple[Any, Any]:
     place = config_folder if config_folder.is_dir() else config_folder.parent
     if not (place / "config.json").is_file():
         raise ValueError(f"`verify` needs a config.json beside the base; {place} has none. Leave `verify` out.")
-    config = transformers.AutoConfig.from_pretrained(str(place), local_files_only=True)
-    name = (config.architectures or [""])[0]
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(place), local_files_only=True, trust_remote_code=False)
+        name = str((config.architectures or [""])[0])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(
+            f"A model that is run needs a config.json that transformers can read; {show(str(place))}: "
+            f"{show(' '.join(str(error).split())[:300])}. Mend it, or download the model again."
+        ) from error
     architecture = getattr(transformers, name, None)
-    if architecture is None:
-        raise ValueError(f"`verify` needs an architecture that transformers knows; {place} names {name!r}.")
+    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
+        raise ValueError(
+            f"`verify` needs an architecture that transformers knows; {show(str(place))} names {show(name)!r}."
+        )
     return config, architecture
 
 
 def _loadable(path: Path) -> Path:
+    """The folder that transformers is to load: it holds safetensors, none of which is a link that leads elsewhere."""
     if path.is_file() and path.name != "model.safetensors":
         raise ValueError(f"`verify` needs folders that transformers can load; {path} is a file. Leave `verify` out.")
-    return path if path.is_dir() else path.parent
+    folder = path if path.is_dir() else path.parent
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"A model that is run must be stored as safetensors; {show(str(folder))} has none. Save it with "
+            "save_pretrained, or leave out what runs it."
+        )
+    open_checkpoint(folder)
+    return folder
 
 
 def _check_tokens(tokens: Sequence[int], config: Any) -> None:

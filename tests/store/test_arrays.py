@@ -1,0 +1,49 @@
+"""Arrays of an `.npz` from somebody else are read as they are, or refused in one sentence before they are unpacked."""
+
+import os
+import zipfile
+
+import numpy as np
+import pytest
+from tests.trust.hostile import npy_head, npz
+
+from rankrise.store import UntrustedInputError, read_npz
+
+
+def test_arrays_keep_their_types_and_get_the_order_of_this_machine(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", x=np.array([1, 2], ">f4"), y=np.array([True]))
+    found = read_npz(tmp_path / "a.npz", argument="--data")
+    assert {name: str(array.dtype) for name, array in found.items()} == {"x": "float32", "y": "bool"}
+    assert found["x"].tolist() == [1, 2]
+    assert list(read_npz(tmp_path / "a.npz", ["y"], argument="--data")) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: npz(path, x=(npy_head((2**27,)), 2**20)), "x unpacks to 1073741824 bytes, more than 40000000"),
+        (lambda path: npz(path, x=(npy_head((-1, -1)), 0)), "x has the shape"),
+        (lambda path: np.savez(path, x=np.array([{}], dtype=object)), "x holds object, not real numbers"),
+        (lambda path: np.savez(path, x=np.array(["a"])), "x holds <U1, not real numbers"),
+        (lambda path: np.savez(path, x=np.array([1j])), "x holds complex128, not real numbers"),
+        (lambda path: np.savez(path, y=np.ones(1)), "it holds no array x"),
+        (lambda path: path.write_bytes(b"PK\3\4 nothing"), "File is not a zip file"),
+        (lambda path: path.write_bytes(b""), "File is not a zip file"),
+        (lambda path: path.write_bytes(npy_head((1,)) + bytes(8)), "it holds a single array"),
+        (lambda path: os.mkfifo(path), "must be a regular file"),
+        (lambda path: path.mkdir(), "must be a regular file"),
+    ],
+)
+def test_anything_else_is_refused_in_a_sentence(tmp_path, make, reason):
+    make(tmp_path / "a.npz")
+    with pytest.raises(UntrustedInputError, match=reason) as error:
+        read_npz(tmp_path / "a.npz", ["x"], argument="--data")
+    assert str(error.value).endswith((".", ")."))
+
+
+def test_another_compression_is_refused(tmp_path):
+    """Its errors would not be those of numpy, and it unpacks small files to more."""
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.npy", npy_head((1,)) + bytes(8))
+    with pytest.raises(UntrustedInputError, match="x is compressed as numpy never does"):
+        read_npz(tmp_path / "a.npz", argument="--data")
