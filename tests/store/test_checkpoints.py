@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.processes import exit_code
 
-from rankrise.store import Checkpoint, checkpoint_steps, find_checkpoint, load_checkpoint, prune_checkpoints
+from rankrise.store import TrainingState, checkpoint_steps, find_checkpoint, load_checkpoint, prune_checkpoints
 from rankrise.store import save_checkpoint as save
 from rankrise.store._failpoints import CHECKPOINT_FAILPOINTS, VARIABLE
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def state_of(step):
-    return Checkpoint(
+    return TrainingState(
         step, {"w": torch.full((3,), float(step))}, {"exp_avg/w": torch.ones(3)}, {"step": step, "a": 0.1}
     )
 

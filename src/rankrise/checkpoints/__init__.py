@@ -6,8 +6,8 @@ allowed, and weights are read one pair at a time.
 
 from rankrise.checkpoints.compare import CheckpointWarning as CheckpointWarning
 from rankrise.checkpoints.compare import Diff as Diff
+from rankrise.checkpoints.compare import DiffProgress as DiffProgress
 from rankrise.checkpoints.compare import Plan as Plan
-from rankrise.checkpoints.compare import Progress as Progress
 from rankrise.checkpoints.compare import Row as Row
 from rankrise.checkpoints.compare import Step as Step
 from rankrise.checkpoints.compare import Total as Total

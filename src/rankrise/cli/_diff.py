@@ -15,7 +15,7 @@ from rankrise.cli._output import file, progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rankrise.checkpoints import Diff, Plan, Progress
+    from rankrise.checkpoints import Diff, DiffProgress, Plan
 
 
 def diff(
@@ -117,7 +117,7 @@ def _show_plan(plan: "Plan", as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _progress_bar() -> "Iterator[Callable[[Progress], None]]":
+def _progress_bar() -> "Iterator[Callable[[DiffProgress], None]]":
     """Show on stderr which weight is read and how long the rest will take: a bar on a terminal, else lines."""
     if not sys.stderr.isatty():
         report = progress()
@@ -134,11 +134,11 @@ def _progress_bar() -> "Iterator[Callable[[Progress], None]]":
         )
 
 
-def _share(state: "Progress") -> float:
+def _share(state: "DiffProgress") -> float:
     return state.done / state.total if state.total else 1.0
 
 
-def _left(state: "Progress") -> str:
+def _left(state: "DiffProgress") -> str:
     return "" if state.remaining is None else f", about {_duration(state.remaining)} left"
 
 

@@ -13,7 +13,7 @@ from rankrise.cli._errors import is_main_process, print_error
 
 if TYPE_CHECKING:
     from rankrise.lab.experiments import PlannedRun, RunReport
-    from rankrise.lab.training import Progress
+    from rankrise.lab.training import ProgressDisplay
 
 _SCORES = {  # scores of the last row of each quantity, with their formats
     "train_loss": "train loss {:.4g}",
@@ -88,7 +88,7 @@ def _intention(plan: "PlannedRun") -> str:
 
 
 @contextlib.contextmanager
-def _progress(is_wanted: bool) -> "Iterator[Progress | None]":
+def _progress(is_wanted: bool) -> "Iterator[ProgressDisplay | None]":
     """Show a bar or lines on stderr, which are closed on every exit."""
     from rankrise.lab.training import show_progress
 

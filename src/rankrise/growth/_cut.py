@@ -17,7 +17,7 @@ from rankrise.linalg import thin_svd
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleSpectrum:
+class AddedSpectrum:
     """The SVD of what a module adds to its base; out × in is never formed."""
 
     left: Tensor  # Q_B U, (out, k)
@@ -31,15 +31,15 @@ class ModuleSpectrum:
 
 
 @torch.no_grad()
-def spectrum_of(slots: Slots) -> ModuleSpectrum:
+def spectrum_of(slots: Slots) -> AddedSpectrum:
     """Decompose `B A` of the live slots, in float64."""
     (qa, ra), (qb, rb) = (torch.linalg.qr(part.double()) for part in (slots.a[slots.live].mT, slots.b[:, slots.live]))
     u, s, vh = thin_svd(rb @ ra.mT)
-    return ModuleSpectrum(qb @ u, s, vh @ qa.mT)
+    return AddedSpectrum(qb @ u, s, vh @ qa.mT)
 
 
 @torch.no_grad()
-def cut_module(slots: Slots, spectrum: ModuleSpectrum, rank: int, optimiser: Any) -> None:
+def cut_module(slots: Slots, spectrum: AddedSpectrum, rank: int, optimiser: Any) -> None:
     """Keep the leading directions of a module, in its first slots."""
     root = spectrum.sigma[:rank].sqrt()
     a, b = root[:, None] * spectrum.right[:rank], spectrum.left[:, :rank] * root

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rankrise.checkpoints import allocate_ranks
-from rankrise.growth._cut import ModuleSpectrum, cut_module, spectrum_of
+from rankrise.growth._cut import AddedSpectrum, cut_module, spectrum_of
 from rankrise.growth._model import check_model, find_slots, plan_of, unwrapped
 from rankrise.growth._probe import PARTS, Candidate, ModuleProbe, needed_t, sum_over_processes
 from rankrise.growth._schedule import Schedule, growth_schedule
@@ -215,7 +215,7 @@ class Growth:
         if self.parameters <= self.budget:
             self._note("cut", None, None, None, None, "the adapter is within its budget: nothing to cut")
             return
-        spectra: dict[str, ModuleSpectrum] = {n: spectrum_of(s) for n, s in self._slots.items() if s.live}
+        spectra: dict[str, AddedSpectrum] = {n: spectrum_of(s) for n, s in self._slots.items() if s.live}
         squares = [spectrum.squares for spectrum in spectra.values()]
         found = allocate_ranks(squares, [self._slots[name].cost for name in spectra], self.budget)
         for (name, spectrum), rank in zip(spectra.items(), found.ranks, strict=True):

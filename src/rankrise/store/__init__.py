@@ -9,7 +9,7 @@ from rankrise.store._atomic import replacing as replacing
 from rankrise.store._atomic import save_tensors as save_tensors
 from rankrise.store._atomic import sync as sync
 from rankrise.store._atomic import write_json as write_json
-from rankrise.store._checkpoints import Checkpoint as Checkpoint
+from rankrise.store._checkpoints import TrainingState as TrainingState
 from rankrise.store._checkpoints import checkpoint_steps as checkpoint_steps
 from rankrise.store._checkpoints import find_checkpoint as find_checkpoint
 from rankrise.store._checkpoints import load_checkpoint as load_checkpoint

@@ -34,7 +34,7 @@ _ROOM = 1.2  # free space that must be there before writing, in sizes of the che
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class TrainingState:
     """A state that training can go on from."""
 
     step: int
@@ -43,7 +43,7 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(folder: Path, checkpoint: TrainingState) -> None:
     """Write a checkpoint of the run in `folder`; the caller holds its lock.
 
     Raises:
@@ -58,7 +58,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     failpoint("checkpoint.done")
 
 
-def _write(parent: UntrustedFolder, checkpoint: Checkpoint) -> None:
+def _write(parent: UntrustedFolder, checkpoint: TrainingState) -> None:
     """Write a checkpoint under a temporary name, and rename it; nothing is left of it after an error."""
     temporary, place = f".tmp-{checkpoint.step}-{os.getpid()}", _name(checkpoint.step)
     if parent.exists(temporary):  # left by a dead process with our process id: in a container ids repeat
@@ -83,7 +83,7 @@ def _write(parent: UntrustedFolder, checkpoint: Checkpoint) -> None:
         raise
 
 
-def find_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def find_checkpoint(folder: Path) -> tuple[TrainingState | None, list[str]]:
     """Return the newest checkpoint that is as its manifest says, and why newer checkpoints were skipped.
 
     Returns:
@@ -98,7 +98,7 @@ def find_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, skipped
 
 
-def load_checkpoint(folder: Path, step: int) -> Checkpoint:
+def load_checkpoint(folder: Path, step: int) -> TrainingState:
     """Read the checkpoint of a step.
 
     Raises:
@@ -114,7 +114,7 @@ def load_checkpoint(folder: Path, step: int) -> Checkpoint:
         raise UntrustedInputError(f"{_MANIFEST} is missing.") from None
     if not isinstance(state, dict):
         raise UntrustedInputError(f"{_STATE} must hold an object; it does not.")
-    return Checkpoint(step, model, optimiser, state)
+    return TrainingState(step, model, optimiser, state)
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
@@ -167,7 +167,7 @@ def _remove(parent: UntrustedFolder, name: str) -> None:
     parent.remove_folder(trash)
 
 
-def _check_room(parent: Path, checkpoint: Checkpoint) -> None:
+def _check_room(parent: Path, checkpoint: TrainingState) -> None:
     size = sum(t.nbytes for tensors in (checkpoint.model, checkpoint.optimiser) for t in tensors.values())
     usage = shutil.disk_usage(parent)
     if any(usage) and usage.free < _ROOM * size:  # a place that is no disk, such as /proc, has no size at all

@@ -144,6 +144,28 @@ def diagonal_attention(x: Tensor, q: Tensor) -> Tensor:
     return torch.softmax((x * a) @ x.mT, dim=-1) @ x * b
 
 
+def random_feed_forward(
+    x: Tensor, *, layers: int, heads: int, width: int | None, scale: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Draw the fixed feed-forward weights of a toy transformer, both (layers, d, width), for tokens x (N, n, d).
+
+    They are Gaussian of standard deviation scale/√(fan in).
+
+    Raises:
+        ValueError: If x is no batch of tokens, or there is no layer or no head.
+    """
+    if x.dim() != 3:
+        raise ValueError(f"`x` must have shape (N, n, d); got {tuple(x.shape)}: samples, tokens, dimension.")
+    if layers < 1 or heads < 1:
+        raise ValueError(f"`layers` and `heads` must be at least 1; got {layers} and {heads}: ask for a network.")
+    d = x.shape[2]
+    width = d if width is None else width
+    generator = torch.Generator().manual_seed(seed)
+    w_1 = torch.randn(layers, d, width, generator=generator, dtype=torch.float64) * (scale / d**0.5)
+    w_2 = torch.randn(layers, d, width, generator=generator, dtype=torch.float64) * (scale / width**0.5)
+    return w_1.to(x.device), w_2.to(x.device)
+
+
 class TeacherTask(NamedTuple):
     """Inputs, targets and the products that made them."""
 

@@ -44,7 +44,7 @@ from rankrise.tracking._stacks import MeasurementPlan, Readout
 from rankrise.tracking._summary import layer_summary
 from rankrise.tracking._targets import Scope, Targets, find_targets
 from rankrise.tracking._tracked_run import Exist, RunDirectoryError
-from rankrise.tracking._watch import Watch, check_alerts
+from rankrise.tracking._watch import AlertWatch, check_alerts
 
 
 class RankTracker:
@@ -162,7 +162,7 @@ class RankTracker:
         self._is_sharded = is_sharded(model)
         check_sinks(sinks)
         check_alerts(alerts, on_alert, self._plan.quantities, self.head_map)
-        self._watch, self._on_alert = Watch(alerts, self.head_map), on_alert
+        self._watch, self._on_alert = AlertWatch(alerts, self.head_map), on_alert
         self._recorder = Recorder(sinks if self._is_main else (), strict=strict)
         self._pending = PendingScalars()
         self._probes = tuple(probes) if self._is_main else ()

@@ -21,7 +21,7 @@ _MOST_NAMED = 3  # places that a sentence about several alerts names
 Frame = dict[str, Array]  # by quantity, (2, layers, heads)
 
 
-class Watch:
+class AlertWatch:
     """The last measurements that each rule looks at, and the alerts that were raised before."""
 
     def __init__(self, rules: Sequence[AlertRule], head_map: HeadMap | None) -> None:

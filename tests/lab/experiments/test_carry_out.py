@@ -18,7 +18,7 @@ from rankrise.lab.experiments import (
     vary,
 )
 from rankrise.lab.experiments._carry_out import DURATIONS, Estimator, guess_seconds, read_durations, write_durations
-from rankrise.lab.experiments._execute import RunReport, RunSummary
+from rankrise.lab.experiments._execute import RunNumbers, RunReport
 from rankrise.store import RunBusyError, load_run, verify_run
 
 
@@ -56,7 +56,7 @@ def fake(monkeypatch, fates):
         if isinstance(fate, Exception):
             raise fate
         signal = 15 if fate == "stopped" else None
-        return RunReport(plan.name, plan.hash, plan.folder, plan.spec, fate, RunSummary(0, {}, {}), "why", signal)
+        return RunReport(plan.name, plan.hash, plan.folder, plan.spec, fate, RunNumbers(0, {}, {}), "why", signal)
 
     monkeypatch.setattr(module, "execute_run", execute)
 
@@ -124,7 +124,7 @@ def test_what_another_process_writes_is_left_for_the_end(tmp_path, plans, monkey
         order.append(plan.name)
         if plan.name == "vit-cifar10" and len(order) == 1:
             raise RunBusyError("another writes it")
-        return RunReport(plan.name, plan.hash, plan.folder, plan.spec, "finished", RunSummary(0, {}, {}))
+        return RunReport(plan.name, plan.hash, plan.folder, plan.spec, "finished", RunNumbers(0, {}, {}))
 
     monkeypatch.setattr(module, "execute_run", execute)
     attempts = carry_out(plans, out=tmp_path, device="cpu")

@@ -113,3 +113,22 @@ def test_functions_that_are_not_finite_or_not_one_number_are_refused():
         theory.matrix_sensing(eye, torch.ones(2))
     with pytest.raises(ValueError, match="`layers` and `heads` must be at least 1; got 0 and 1"):
         theory.matrix_transformer(torch.ones(2, 2, 2), torch.ones(2, 2, 2), layers=0, heads=1)
+
+
+@pytest.mark.parametrize(
+    ("h", "message"),
+    [
+        (lambda x: x, r"`h\(x, M_1, …\)` must take x of shape \(2, 2\) and matrices of shapes \[\(2, 2\)\]"),
+        (lambda x, m: None, "must return a tensor; got NoneType"),
+        (lambda x, m: (x @ m) * 1j, r"must be real; got torch\.complex128"),
+    ],
+)
+def test_an_h_that_does_not_fit_is_explained(h, message):
+    with pytest.raises(ValueError, match=message):
+        theory.MatrixNetwork(h, torch.eye(2), torch.eye(2), shapes=[(2, 2)]).loss([torch.zeros(2, 2)])
+
+
+@pytest.mark.parametrize("shapes", [3, None, [], "ab", [(2,)], [(0, 2)], [(2, 2.5)], [("a", 2)], [2, 2]])
+def test_shapes_are_pairs_of_whole_numbers(shapes):
+    with pytest.raises(ValueError, match="`shapes` must hold a pair"):
+        theory.MatrixNetwork(lambda x, m: x @ m, torch.eye(2), torch.eye(2), shapes=shapes)

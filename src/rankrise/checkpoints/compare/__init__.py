@@ -1,8 +1,8 @@
 """What training changed: rows for weights and circuits, their totals and curves, and the text that shows them."""
 
 from rankrise.checkpoints.compare._comparison import CheckpointWarning as CheckpointWarning
+from rankrise.checkpoints.compare._comparison import DiffProgress as DiffProgress
 from rankrise.checkpoints.compare._comparison import Plan as Plan
-from rankrise.checkpoints.compare._comparison import Progress as Progress
 from rankrise.checkpoints.compare._comparison import diff as diff
 from rankrise.checkpoints.compare._comparison import plan_diff as plan_diff
 from rankrise.checkpoints.compare._result import Diff as Diff

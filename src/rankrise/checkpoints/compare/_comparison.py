@@ -22,7 +22,7 @@ class CheckpointWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Progress:
+class DiffProgress:
     """How far a diff is; `done` and `total` count work, not tensors."""
 
     name: str  # what comes next
@@ -84,7 +84,7 @@ def diff(
     summary: bool = False,
     device: str | None = None,
     allow_torch_load: bool = False,
-    on_module: Callable[[Progress], None] | None = None,
+    on_module: Callable[[DiffProgress], None] | None = None,
 ) -> Diff:
     """What training changed: for every weight and every head its size, its spectrum, its ranks and their floor.
 
@@ -101,7 +101,7 @@ def diff(
             norms and a power iteration: the time is that of reading the files.
         device: Where to measure, by default the CPU.
         allow_torch_load: Read files of `torch.save` with `weights_only=True`.
-        on_module: Called before every weight with a `Progress`.
+        on_module: Called before every weight with a `DiffProgress`.
 
     Raises:
         ValueError: What would give a wrong answer: another architecture, other shapes, quantised weights, a pickle.
@@ -236,7 +236,7 @@ class _Work:
         pairs: Sequence[Mapping[str, Pair]],
         head_map: HeadMap | None,
         summary: bool,
-        on_module: Callable[[Progress], None] | None,
+        on_module: Callable[[DiffProgress], None] | None,
         began: float,
     ) -> None:
         self.names = sorted({name for step in pairs for name in step}, key=_natural_order)
@@ -248,7 +248,7 @@ class _Work:
 
     def begin(self, name: str) -> None:
         if self.on_module is not None:
-            self.on_module(Progress(name, self.done, self.total, time.monotonic() - self.began))
+            self.on_module(DiffProgress(name, self.done, self.total, time.monotonic() - self.began))
 
     def end(self, pair: Pair) -> None:
         self.done += self._cost(pair)

@@ -14,7 +14,7 @@ from rankrise.checkpoints.files._adapter_files import LowRankDelta, is_mlx, mlx_
 from rankrise.checkpoints.files._folders import File, find_file, find_inside, has_file, read_json, show
 from rankrise.checkpoints.files._hub import local_path
 from rankrise.checkpoints.files._image_adapters import image_deltas, image_kind
-from rankrise.checkpoints.files._quantised import Scale, find_scales
+from rankrise.checkpoints.files._quantised import WeightScale, find_scales
 from rankrise.checkpoints.files._safetensors import SafetensorsFile, TensorInfo, open_safetensors
 from rankrise.checkpoints.files._torch_files import TORCH_SUFFIXES, file_format, is_weights, open_torch
 
@@ -47,7 +47,7 @@ class Checkpoint:
     tensors: Mapping[str, TensorInfo] = field(repr=False)
     parts: Mapping[str, Part] = field(repr=False)  # by tensor
     deltas: Mapping[str, LowRankDelta] = field(default_factory=dict, repr=False)  # by weight
-    scales: Mapping[str, Scale] = field(default_factory=dict, repr=False)  # by weight
+    scales: Mapping[str, WeightScale] = field(default_factory=dict, repr=False)  # by weight
     identities: tuple[tuple[int, int], ...] = ()  # of the files the tensors are in
     notes: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the header, of one safetensors file

@@ -38,7 +38,7 @@ _BUFFER = re.compile(
 
 
 @dataclass(frozen=True)
-class Scale:
+class WeightScale:
     """How stored numbers become weights: multiplied by a tensor of scales, each for a block of (rows, columns)."""
 
     name: str
@@ -53,7 +53,7 @@ class Scale:
         return stored.to(torch.float32) * scales[row][:, column]
 
 
-def find_scales(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any] | None) -> dict[str, Scale]:
+def find_scales(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any] | None) -> dict[str, WeightScale]:
     """From each weight that is stored with scales to these.
 
     Raises:
@@ -67,7 +67,7 @@ def find_scales(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any] | N
             )
     stored = _scale_tensors(tensors)
     method = _option(config, "quant_method")
-    scales: dict[str, Scale] = {}
+    scales: dict[str, WeightScale] = {}
     for name, info in tensors.items():
         is_integer = info.dtype in _INTEGERS and len(info.shape) > 1 and not is_buffer(name)
         is_float8 = info.dtype.is_floating_point and info.dtype.itemsize == 1
@@ -106,21 +106,23 @@ def _is_scale(name: str) -> bool:
     return "scale" in last.lower() or last == "SCB"
 
 
-def _scale(weight: str, info: TensorInfo, name: str, scales: TensorInfo, config: Mapping[str, Any] | None) -> Scale:
+def _scale(
+    weight: str, info: TensorInfo, name: str, scales: TensorInfo, config: Mapping[str, Any] | None
+) -> WeightScale:
     if len(info.shape) != 2:
         raise _unfit(weight, info, name, scales)
     rows, columns = info.shape
     if name.endswith("SCB"):
         if info.dtype == torch.int8 and scales.shape == (rows,):
-            return Scale(name, (1, max(1, columns)), 1 / 127)
+            return WeightScale(name, (1, max(1, columns)), 1 / 127)
     elif info.dtype.is_floating_point:
         if scales.num_elements == 1:
-            return Scale(name, (max(1, rows), max(1, columns)))
+            return WeightScale(name, (max(1, rows), max(1, columns)))
         if scales.shape in ((rows,), (rows, 1)):
-            return Scale(name, (1, max(1, columns)))
+            return WeightScale(name, (1, max(1, columns)))
         block = _block_size(config)
         if block is not None and scales.shape == (math.ceil(rows / block[0]), math.ceil(columns / block[1])):
-            return Scale(name, block)
+            return WeightScale(name, block)
     raise _unfit(weight, info, name, scales)
 
 

@@ -24,7 +24,7 @@ from rankrise.checkpoints.lora._verify import (
     require_transformers,
     verify_factors,
 )
-from rankrise.checkpoints.lora._work import Found, OnModule, Work
+from rankrise.checkpoints.lora._work import FoundDelta, OnModule, Work
 from rankrise.checkpoints.match import Preflight, find_modules, match_checkpoints
 from rankrise.store import environment
 
@@ -226,7 +226,7 @@ def preflight_lora(base: Checkpoint, tuned: Checkpoint) -> Preflight:
     return preflight
 
 
-def _adapter_module(found: Found, rank: int, dtype: torch.dtype) -> AdapterModule:
+def _adapter_module(found: FoundDelta, rank: int, dtype: torch.dtype) -> AdapterModule:
     shape, num_experts = found.spectrum.shape, 1
     if isinstance(found.decomposition, StackDecomposition):
         num_experts = len(found.decomposition.parts)
@@ -252,7 +252,7 @@ def _whole(checkpoint: Checkpoint, tensor: str) -> WholeTensor:
     return WholeTensor(first.dtype, shape, lambda: checkpoint.read_weight(tensor))
 
 
-def _error(found: dict[str, Found], errors: dict[str, float], rest: float = 0.0, saved: float = 0.0) -> float:
+def _error(found: dict[str, FoundDelta], errors: dict[str, float], rest: float = 0.0, saved: float = 0.0) -> float:
     """The relative error over all modules that changed, `rest`, which is lost whole, and `saved`, which is kept whole.
 
     A module of rank 0 is lost whole as well.
@@ -264,7 +264,7 @@ def _error(found: dict[str, Found], errors: dict[str, float], rest: float = 0.0,
 
 
 def _notes(
-    rule: RankRule, advice: Advice, found: dict[str, Found], errors: dict[str, float], dtype: torch.dtype
+    rule: RankRule, advice: Advice, found: dict[str, FoundDelta], errors: dict[str, float], dtype: torch.dtype
 ) -> tuple[str, ...]:
     """Return notes on where the adapter falls short of what was asked for, or is larger than what it stands for."""
     changes = [(math.sqrt(f.decomposition.squared_norm), f.spectrum.weight_norm) for f in found.values()]

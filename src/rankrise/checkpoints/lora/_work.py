@@ -31,7 +31,7 @@ _HELD_BYTES = HELD_BYTES // 2  # of factors that wait to be written; the other h
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundDelta:
     """One module that changed, decomposed."""
 
     module: Module
@@ -82,7 +82,7 @@ class Work:
     held: int = 0  # bytes of factors
     matrix_squares: tuple[float, float] = (0.0, 0.0)  # ‖Δ‖_F² and ‖W‖_F² over all matrices
 
-    def decompose_all(self, whole: set[str]) -> tuple[dict[str, Found], list[Other], list[str]]:
+    def decompose_all(self, whole: set[str]) -> tuple[dict[str, FoundDelta], list[Other], list[str]]:
         """Return what changed by module, what is not in A and B, and what did not change.
 
         Args:
@@ -91,7 +91,7 @@ class Work:
         Raises:
             ValueError: A change is not finite in float32, or a weight has no rounding floor where that is the rule.
         """
-        found: dict[str, Found] = {}
+        found: dict[str, FoundDelta] = {}
         others: list[Other] = []
         unchanged: list[str] = []
         tied = set(self.preflight.tied)
@@ -118,7 +118,7 @@ class Work:
                 self.on_module(pair.name, number, len(self.preflight.pairs))
         return found, others, unchanged
 
-    def advise(self, found: dict[str, Found]) -> Advice:
+    def advise(self, found: dict[str, FoundDelta]) -> Advice:
         """Return advice; modules that would use more directions than were found are decomposed again, in `found`."""
         advice = advise_by(self.rule, [f.spectrum for f in found.values()])
         if self.rule.kind not in ("budget", "error") or self.rule.snap:
@@ -138,7 +138,7 @@ class Work:
                 again = functools.partial(f.take, f.delta, {"max_rank": 4 * f.decomposition.max_rank})
                 deeper = again()
                 spectrum = _spectrum(f.module, deeper, f.spectrum)
-                found[f.module.name] = Found(f.module, f.delta, self._hold(deeper), spectrum, again, f.take)
+                found[f.module.name] = FoundDelta(f.module, f.delta, self._hold(deeper), spectrum, again, f.take)
             advice = advise_by(self.rule, [f.spectrum for f in found.values()])
         return advice
 
@@ -153,7 +153,7 @@ class Work:
     def _delta(self, pair: Pair) -> Delta:
         return Delta(self.base, self.tuned, pair, self.device)
 
-    def _found(self, pair: Pair, module: Module, delta: Delta) -> Found:
+    def _found(self, pair: Pair, module: Module, delta: Delta) -> FoundDelta:
         floor_rank, note = self._floor(pair, module, delta) if self.rule.kind == "floor" else (None, "")
         wanted = self._wanted(min(pair.shape[-2:]), floor_rank, module.name)
         take = functools.partial(self._decompose, pair, module)
@@ -166,7 +166,7 @@ class Work:
         read = functools.partial(self._delta, pair)  # a new one: `delta` holds what it has read
         again = functools.partial(take, read, wanted)
         spectrum = _spectrum(module, decomposition, known)
-        return Found(module, read, self._hold(decomposition), spectrum, again, take)
+        return FoundDelta(module, read, self._hold(decomposition), spectrum, again, take)
 
     def _decompose(
         self, pair: Pair, module: Module, read: Callable[[], Delta], wanted: dict[str, Any]

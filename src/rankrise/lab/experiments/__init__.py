@@ -9,14 +9,14 @@ from rankrise.lab.experiments._by_experiment import runs_by_experiment as runs_b
 from rankrise.lab.experiments._by_experiment import unread_runs as unread_runs
 from rankrise.lab.experiments._carry_out import Attempt as Attempt
 from rankrise.lab.experiments._carry_out import Estimator as Estimator
-from rankrise.lab.experiments._carry_out import Watch as Watch
+from rankrise.lab.experiments._carry_out import PlanWatcher as PlanWatcher
 from rankrise.lab.experiments._carry_out import attempt_run as attempt_run
 from rankrise.lab.experiments._carry_out import carry_out as carry_out
 from rankrise.lab.experiments._carry_out import estimate_seconds as estimate_seconds
 from rankrise.lab.experiments._carry_out import is_full as is_full
 from rankrise.lab.experiments._carry_out import write_durations as write_durations
+from rankrise.lab.experiments._execute import RunNumbers as RunNumbers
 from rankrise.lab.experiments._execute import RunReport as RunReport
-from rankrise.lab.experiments._execute import RunSummary as RunSummary
 from rankrise.lab.experiments._execute import execute_run as execute_run
 from rankrise.lab.experiments._execute import run_experiment as run_experiment
 from rankrise.lab.experiments._execute import summarise_run as summarise_run

@@ -22,7 +22,7 @@ from rankrise.lab.experiments.kinds import Spec, kind_of
 from rankrise.store import RunBusyError, UntrustedFolder, has_run, is_locked, is_sealed, read_json, replacing
 
 if TYPE_CHECKING:
-    from rankrise.lab.training import Progress, Report
+    from rankrise.lab.training import ProgressDisplay, Report
 
 Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "full"]
 DURATIONS = "durations.json"
@@ -46,7 +46,7 @@ class Attempt:
     signal: int | None = None
 
 
-class Watch(Protocol):
+class PlanWatcher(Protocol):
     """What `carry_out` tells about its progress; the command line shows it."""
 
     def begin(self, run: PlannedRun, number: int, total: int, estimate: float, after: float) -> None:
@@ -66,7 +66,7 @@ class Watch(Protocol):
 
 
 def carry_out(
-    runs: Sequence[PlannedRun], *, out: Path, device: str | None = None, watch: Watch | None = None
+    runs: Sequence[PlannedRun], *, out: Path, device: str | None = None, watch: PlanWatcher | None = None
 ) -> list[Attempt]:
     """Do the runs of a plan that are not done. A failed run does not stop the others; a signal or a full disk does.
 
@@ -129,7 +129,7 @@ def _is_done(run: PlannedRun) -> bool:
     return has_run(run.folder) and is_sealed(run.folder)
 
 
-def _wait(run: PlannedRun, awaited: set[Path], watch: Watch | None) -> None:
+def _wait(run: PlannedRun, awaited: set[Path], watch: PlanWatcher | None) -> None:
     """Give another process a few seconds; which run is waited for is said once."""
     if watch is not None and run.folder not in awaited:
         watch.wait(run)
@@ -137,7 +137,9 @@ def _wait(run: PlannedRun, awaited: set[Path], watch: Watch | None) -> None:
     time.sleep(_POLL)
 
 
-def attempt_run(run: PlannedRun, *, device: str | None = None, progress: "Progress | None" = None) -> Attempt | None:
+def attempt_run(
+    run: PlannedRun, *, device: str | None = None, progress: "ProgressDisplay | None" = None
+) -> Attempt | None:
     """Do a run, whatever becomes of it; None if another process is writing it.
 
     Args:

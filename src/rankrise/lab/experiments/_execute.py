@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rankrise.lab.experiments._plan import PlannedRun, plan_run
 from rankrise.lab.experiments._spec import NamedSpec, to_json
-from rankrise.lab.experiments.kinds import Order, Spec, kind_of
+from rankrise.lab.experiments.kinds import Assignment, Spec, kind_of
 from rankrise.store import load_run
 
 if TYPE_CHECKING:
-    from rankrise.lab.training import Progress
+    from rankrise.lab.training import ProgressDisplay
 
 Status = Literal["finished", "skipped", "stopped", "diverged"]
 _CIRCUITS = ("kq", "vo")  # as `rankrise.heads.CIRCUITS`, whose import would load PyTorch for a run that is skipped
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class RunNumbers:
     """Where a run stands: the last value of every scalar, and the stable ranks of what was learned.
 
     `stable_ranks["kq"][i]` is the mean over the heads of layer i, counted from 0, of the stable rank of `Δ(W_K W_Qᵀ)`;
@@ -39,7 +39,7 @@ class RunSummary:
         }
 
 
-def summarise_run(path: str | os.PathLike[str]) -> RunSummary:
+def summarise_run(path: str | os.PathLike[str]) -> RunNumbers:
     """Read the last scalars and stable ranks of a run, finished or not.
 
     Raises:
@@ -53,17 +53,17 @@ def summarise_run(path: str | os.PathLike[str]) -> RunSummary:
     >>> run.append(rows(1, "loss", [2.5]))
     >>> run.append(rows(2, "loss", [0.5]))
     >>> summarise_run(run.folder)
-    RunSummary(step=2, scalars={'loss': 0.5}, stable_ranks={})
+    RunNumbers(step=2, scalars={'loss': 0.5}, stable_ranks={})
     """
     import pyarrow.compute as pc
 
     table = load_run(path)
     if not table.num_rows:
-        return RunSummary(0, {}, {})
+        return RunNumbers(0, {}, {})
     singles = table.filter(pc.equal(table["layer"], -1)).select(["quantity", "value"]).to_pylist()
     ranks = table.filter(pc.equal(table["quantity"], "stable_rank"))
     found = {name: _by_layer(ranks.filter(pc.equal(ranks["circuit"], name))) for name in _CIRCUITS}
-    return RunSummary(
+    return RunNumbers(
         step=pc.max(table["step"]).as_py(),
         scalars={row["quantity"]: row["value"] for row in singles},
         stable_ranks={name: means for name, means in found.items() if means},
@@ -79,7 +79,7 @@ class RunReport:
     folder: Path
     spec: Spec
     status: Status
-    summary: RunSummary
+    summary: RunNumbers
     message: str = ""  # a sentence for the user
     signal: int | None = None  # the signal that stopped the run
 
@@ -89,7 +89,7 @@ class RunReport:
         return {**place, **self.summary.to_json(), "spec": to_json(self.spec)}
 
 
-def execute_run(plan: PlannedRun, *, device: str | None = None, progress: "Progress | None" = None) -> RunReport:
+def execute_run(plan: PlannedRun, *, device: str | None = None, progress: "ProgressDisplay | None" = None) -> RunReport:
     """Do what `plan_run` found: skip, resume or begin.
 
     Args:
@@ -107,14 +107,14 @@ def execute_run(plan: PlannedRun, *, device: str | None = None, progress: "Progr
     is_main = os.environ.get("RANK", "0") == "0"  # under torchrun the first process may still be writing
     config = {"experiment": plan.name, "spec": to_json(plan.spec)}
     kind = kind_of(plan.spec)
-    outcome = kind.execute(plan.spec, Order(plan.folder, config, plan.data, device, progress))
+    outcome = kind.execute(plan.spec, Assignment(plan.folder, config, plan.data, device, progress))
     return RunReport(
         plan.name,
         plan.hash,
         plan.folder,
         plan.spec,
         outcome.ending,
-        summarise_run(plan.folder) if is_main else RunSummary(0, {}, {}),
+        summarise_run(plan.folder) if is_main else RunNumbers(0, {}, {}),
         outcome.message,
         outcome.signal,
     )
@@ -129,7 +129,7 @@ def run_experiment(
     data: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] = "runs",
     device: str | None = None,
-    progress: "Progress | None" = None,
+    progress: "ProgressDisplay | None" = None,
 ) -> RunReport:
     """Run an experiment in `out/<name>/<hash of its spec>`; one that is done is skipped, one that was cut off goes on.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from rankrise.lab.experiments._codec import choices, decode, encode
-from rankrise.lab.experiments.kinds import Part, Spec, kind_named, kind_of
+from rankrise.lab.experiments.kinds import ConfigField, Spec, kind_named, kind_of
 from rankrise.store import MOST_NUMBERS, UntrustedFolder, show
 
 SCHEMA_VERSION = 1
@@ -93,7 +93,7 @@ def _record(spec: Spec, *, keep_defaults: bool) -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "kind": kind.name, **parts, **rest, "seed": spec.seed}
 
 
-def _name_of(config: object, part: Part, where: str) -> str:
+def _name_of(config: object, part: ConfigField, where: str) -> str:
     """What `spec.json` calls the type of a config."""
     names = {cls: name for name, cls in part.kinds.items()}
     if type(config) not in names:
@@ -104,7 +104,7 @@ def _name_of(config: object, part: Part, where: str) -> str:
     return names[type(config)]
 
 
-def _decode_part(record: object, part: Part, where: str) -> Any:
+def _decode_part(record: object, part: ConfigField, where: str) -> Any:
     fields = dict(_mapping(record, where))
     name = fields.pop("kind", None)
     if not isinstance(name, str) or name not in part.kinds:

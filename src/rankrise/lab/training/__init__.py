@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rankrise._lazy import lazy_names as _lazy_names
 from rankrise.lab.training._config import TrainingConfig as TrainingConfig
 from rankrise.lab.training._progress import PlainProgress as PlainProgress
-from rankrise.lab.training._progress import Progress as Progress
+from rankrise.lab.training._progress import ProgressDisplay as ProgressDisplay
 from rankrise.lab.training._progress import Report as Report
 from rankrise.lab.training._progress import RichProgress as RichProgress
 from rankrise.lab.training._progress import duration as duration

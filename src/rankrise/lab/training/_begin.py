@@ -28,7 +28,7 @@ from rankrise.lab.training._snapshot import (
 from rankrise.lab.training._step import build_optimiser
 from rankrise.lab.training._train import Observer, TrainingResult, TrainingWarning
 from rankrise.store import (
-    Checkpoint,
+    TrainingState,
     find_checkpoint,
     has_run,
     is_sealed,
@@ -111,7 +111,7 @@ def _observed(job: Job, resume: int | None) -> Observer:
     )
 
 
-def _restored(job: Job, optimiser: torch.optim.Optimizer, checkpoint: Checkpoint | None) -> Progression:
+def _restored(job: Job, optimiser: torch.optim.Optimizer, checkpoint: TrainingState | None) -> Progression:
     if checkpoint is None:
         seed_random(job.device, seed=job.config.seed, rank=job.processes.rank, step=0)
         return Progression()
@@ -128,7 +128,7 @@ def _restored(job: Job, optimiser: torch.optim.Optimizer, checkpoint: Checkpoint
     return restore(checkpoint, job.model, optimiser, device=job.device)
 
 
-def _choose_checkpoint(out: Path, spec: Mapping[str, Any]) -> Checkpoint | None:
+def _choose_checkpoint(out: Path, spec: Mapping[str, Any]) -> TrainingState | None:
     if has_run(out):
         changed = differences(load_spec(out).get("config"), spec)
         if changed:

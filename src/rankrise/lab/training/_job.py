@@ -20,7 +20,7 @@ from rankrise.tracking import At
 
 if TYPE_CHECKING:
     from rankrise.lab.data import Batch
-    from rankrise.lab.training._progress import Progress
+    from rankrise.lab.training._progress import ProgressDisplay
     from rankrise.lab.training._train import Observe
 
 DataRecord = dict[str, Any]
@@ -47,7 +47,7 @@ class Job:
     processes: Processes
     checkpoint_seconds: float
     checkpoint_every: int | None
-    progress: "Progress | None"
+    progress: "ProgressDisplay | None"
     observe: "Observe"
 
     @cached_property

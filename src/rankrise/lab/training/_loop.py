@@ -13,7 +13,7 @@ from rankrise.lab.training._progress import Reporter
 from rankrise.lab.training._snapshot import Checkpointer, Progression, are_finite, take_snapshot
 from rankrise.lab.training._step import Readback, build_evaluation, build_step, learning_rate, sum_dtype
 from rankrise.lab.training._train import Observer, Status, TrainingResult
-from rankrise.store import Checkpoint, is_sealed
+from rankrise.store import TrainingState, is_sealed
 
 if TYPE_CHECKING:
     from rankrise.lab.data import Batch
@@ -138,7 +138,7 @@ class Loop:
             return _GO_ON
         return self._job.processes.most(wish)
 
-    def _save(self, save: Callable[[Checkpoint], None]) -> None:
+    def _save(self, save: Callable[[TrainingState], None]) -> None:
         """Save, unless a loss or a weight is not finite: then training is noted as diverged."""
         self._readback.settle()
         if self._readback.diverged_at is not None:
@@ -165,7 +165,7 @@ class Loop:
         has_diverged = self._job.processes.most(self._readback.diverged_at is not None)
         return "diverged" if has_diverged else status
 
-    def _save_last(self, checkpoint: Checkpoint) -> None:
+    def _save_last(self, checkpoint: TrainingState) -> None:
         try:
             self._checkpointer.save(checkpoint)
         except OSError as error:

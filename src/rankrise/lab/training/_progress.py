@@ -61,7 +61,7 @@ class Report:
         return ", ".join(part for part in parts if part)
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Anything that shows a report. It is called a few times a second at most, in the main process."""
 
     def update(self, report: Report) -> None:
@@ -127,7 +127,7 @@ class RichProgress:
         self._bar.stop()
 
 
-def show_progress() -> Progress:
+def show_progress() -> ProgressDisplay:
     """Return a bar if stderr is a terminal, else plain lines."""
     return RichProgress() if sys.stderr.isatty() else PlainProgress()
 
@@ -145,7 +145,7 @@ def duration(seconds: float) -> str:
 
 
 class Reporter:
-    """Tells a `Progress` a few times a second where training stands, without waiting for the device at every step."""
+    """Tells a display a few times a second where training stands, without waiting for the device at every step."""
 
     def __init__(self, job: "Job", *, begin: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Note the step at which training begins, from which the rate is counted."""

@@ -15,7 +15,7 @@ from rankrise.lab.training._config import TrainingConfig
 from rankrise.lab.training._job import DataRecord, Job, differences, plain
 from rankrise.lab.training._step import optimiser_tensors, restore_optimiser
 from rankrise.lab.training._train import TrainingWarning
-from rankrise.store import Checkpoint, checkpoint_steps, prune_checkpoints, save_checkpoint
+from rankrise.store import TrainingState, checkpoint_steps, prune_checkpoints, save_checkpoint
 
 _RANDOM = "random/"  # the names of the generators' states among the tensors of an optimiser
 _KEEP = 2
@@ -31,15 +31,15 @@ class Progression:
     scores: dict[str, float] = field(default_factory=dict)  # the last of train_loss, train_accuracy, test_loss, …
 
 
-def take_snapshot(job: Job, optimiser: torch.optim.Optimizer, progression: Progression) -> Checkpoint:
+def take_snapshot(job: Job, optimiser: torch.optim.Optimizer, progression: Progression) -> TrainingState:
     """Gather what is needed to go on; weights are not copied."""
     state = asdict(progression) | {"config": job.config.record(), "data": job.data, "conditions": job.conditions}
     tensors = optimiser_tensors(optimiser, job.model) | _random_state(job.device)
-    return Checkpoint(progression.step, _model_tensors(job.model), tensors, state)
+    return TrainingState(progression.step, _model_tensors(job.model), tensors, state)
 
 
 def restore(
-    checkpoint: Checkpoint, model: nn.Module, optimiser: torch.optim.Optimizer, *, device: torch.device
+    checkpoint: TrainingState, model: nn.Module, optimiser: torch.optim.Optimizer, *, device: torch.device
 ) -> Progression:
     """Put a snapshot back into model and optimiser, with the state of the random generators.
 
@@ -55,7 +55,7 @@ def restore(
     return Progression(state["step"], (loss, correct), dict(state["scores"]))
 
 
-def restore_model(checkpoint: Checkpoint, model: nn.Module) -> None:
+def restore_model(checkpoint: TrainingState, model: nn.Module) -> None:
     """Put the weights of a checkpoint back into a model.
 
     Raises:
@@ -81,13 +81,13 @@ def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return own | {name: buffer for name, buffer in model.named_buffers() if name in stored}
 
 
-def are_finite(checkpoint: Checkpoint) -> bool:
+def are_finite(checkpoint: TrainingState) -> bool:
     """Return whether every weight is a finite number; this waits for the device once."""
     flags = [tensor.isfinite().all() for tensor in checkpoint.model.values() if tensor.is_floating_point()]
     return bool(torch.stack(flags).all())
 
 
-def refuse_other_config(checkpoint: Checkpoint, config: TrainingConfig, out: Path) -> None:
+def refuse_other_config(checkpoint: TrainingState, config: TrainingConfig, out: Path) -> None:
     """Refuse to go on by another recipe.
 
     Raises:
@@ -100,7 +100,7 @@ def refuse_other_config(checkpoint: Checkpoint, config: TrainingConfig, out: Pat
         )
 
 
-def refuse_other_data(checkpoint: Checkpoint, data: DataRecord, out: Path) -> None:
+def refuse_other_data(checkpoint: TrainingState, data: DataRecord, out: Path) -> None:
     """Refuse to go on with other data.
 
     Raises:
@@ -204,7 +204,7 @@ class Checkpointer:
         """Whether to save now."""
         return self._clock() >= self._next or (self._every is not None and step % self._every == 0)
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: TrainingState) -> None:
         """Write a checkpoint, then drop all but the newest two good ones; a step that was saved is not saved again.
 
         Raises:
@@ -223,7 +223,7 @@ class Checkpointer:
             now = self._clock()
             self._next = now + max(self._seconds, _REST * (now - begin))
 
-    def try_to_save(self, checkpoint: Checkpoint) -> None:
+    def try_to_save(self, checkpoint: TrainingState) -> None:
         """Save; if the disk refuses, warn once and go on."""
         try:
             self.save(checkpoint)

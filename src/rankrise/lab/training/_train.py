@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rankrise.lab.training._config import TrainingConfig
-from rankrise.lab.training._progress import Progress
+from rankrise.lab.training._progress import ProgressDisplay
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +108,7 @@ def train(
     spec: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = 60.0,
     checkpoint_every: int | None = None,
-    progress: Progress | None = None,
+    progress: ProgressDisplay | None = None,
     observe: Observe | None = None,
 ) -> TrainingResult:
     """Train a model with its ranks tracked from step 0; begin the run in `out`, or go on with it.

@@ -8,15 +8,15 @@ Symbols:
     H(q)    ∂²L/∂q²
 """
 
-import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data, as_samples, resolve_loss
+from rankrise.theory._data_loss import DataLoss
+from rankrise.theory._tasks import ArrayLike, as_data
 
 
 class Landscape(Protocol):
@@ -35,7 +35,7 @@ class Landscape(Protocol):
         ...
 
 
-class DiagonalNetwork:
+class DiagonalNetwork(DataLoss):
     """Loss, gradient and Hessian columns of any network h(x; u ⊙ v) as functions of the products q.
 
     L(q) = E ℓ(y, h(x; q)) + ½ l2 ‖q‖². Everything is float64. Data is streamed in chunks, so memory stays small.
@@ -62,6 +62,9 @@ class DiagonalNetwork:
     [0.25, 0.5]
     """
 
+    _call = "h(x, q)"
+    _remedy = "pass the length of q that h expects as `num_weights`"
+
     def __init__(
         self,
         h: Callable[[Tensor, Tensor], Tensor],
@@ -76,29 +79,8 @@ class DiagonalNetwork:
             raise ValueError(
                 f"`num_weights` must be a whole number from 1 on; got {num_weights!r}: pass the length of q."
             )
-        x, y = as_samples(x, y)
-        if not 0 <= l2 < math.inf:
-            raise ValueError(
-                f"`l2` must be zero or positive; got {l2}: it is the finite strength of the penalty ½ l2 ‖q‖²."
-            )
-        self.h = h
+        super().__init__(h, x, y, loss=loss, l2=l2, penalty="the penalty ½ l2 ‖q‖²")
         self.num_weights = int(num_weights)
-        self.l2 = float(l2)
-        self.device = x.device
-        self.loss_name, self._loss = resolve_loss(loss)
-        self._x = x.double() if x.is_floating_point() else x
-        self._y = (y.double() if self.loss_name == "mse" or y.is_floating_point() else y).to(x.device)
-        self._chunk = max(1, CHUNK_BYTES // max(1, self._x[0].numel() * self._x.element_size()))
-
-    @property
-    def num_samples(self) -> int:
-        """The number N of samples."""
-        return len(self._x)
-
-    @property
-    def data(self) -> tuple[Tensor, Tensor]:
-        """The inputs and the targets, as the network uses them."""
-        return self._x, self._y
 
     def loss(self, q: ArrayLike) -> float:
         """Return L(q)."""
@@ -180,41 +162,11 @@ class DiagonalNetwork:
         """
         return _Restricted(self, torch.as_tensor(index, dtype=torch.long, device=self.device))
 
-    def _chunk_loss(self, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
-        loss = self._loss(self._predict(x, q), y)
-        if loss.numel() != 1:
-            raise ValueError(
-                f"`loss` must return one number, the mean over samples; got a tensor of shape {tuple(loss.shape)}: "
-                "end it with .mean()."
-            )
-        return loss.reshape(())
+    def _arguments(self, w: Tensor) -> tuple[Tensor, ...]:
+        return (w,)
 
-    def _predict(self, x: Tensor, q: Tensor) -> Tensor:
-        """Return h(x, q), or say that q has another length than h expects or that h leaves torch."""
-        try:
-            prediction = self.h(x, q)
-        except (RuntimeError, IndexError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"`h(x, q)` must take x of shape {tuple(x.shape)} and q of `num_weights` = {self.num_weights} numbers, "
-                f"and be built from torch functions; it raised {type(error).__name__}: {str(error)[:200]}. "
-                "Correct h, or pass the length of q that h expects as `num_weights`."
-            ) from error
-        if not isinstance(prediction, Tensor):
-            raise ValueError(
-                f"`h(x, q)` must return a tensor; got {type(prediction).__name__}: build h from torch functions, "
-                "because its derivatives are needed."
-            )
-        return prediction
-
-    def _chunk_gradient(self, x: Tensor, y: Tensor, q: Tensor) -> tuple[float, Tensor]:
-        """Return the loss and ∂L/∂q of one chunk, by reverse mode."""
-        with torch.enable_grad():
-            q = q.detach().requires_grad_()
-            loss = self._chunk_loss(x, y, q)
-            if not loss.requires_grad:  # h does not depend on q
-                return float(loss), torch.zeros_like(q)
-            (slope,) = torch.autograd.grad(loss, q, materialize_grads=True)
-        return float(loss.detach()), slope
+    def _products_in_words(self) -> str:
+        return f"q of `num_weights` = {self.num_weights} numbers"
 
     def _chunk_hessian(self, x: Tensor, y: Tensor, q: Tensor, index: Tensor) -> Tensor:
         """Return columns of ∂²L/∂q² of one chunk, by reverse mode twice; all columns share the first pass."""
@@ -231,10 +183,6 @@ class DiagonalNetwork:
                 torch.autograd.grad(slope[i], q, retain_graph=True, materialize_grads=True)[0] for i in index.tolist()
             ]
         return torch.stack(columns, dim=1)
-
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, self.num_samples, self._chunk):
-            yield self._x[start : start + self._chunk], self._y[start : start + self._chunk]
 
     def _checked(self, q: ArrayLike) -> Tensor:
         q = as_data("q", q)

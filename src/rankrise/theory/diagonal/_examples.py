@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.theory._tasks import ArrayLike, as_data, diagonal_attention
+from rankrise.theory._tasks import ArrayLike, as_data, diagonal_attention, random_feed_forward
 from rankrise.theory.diagonal._attention_head import AttentionHead
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 
@@ -148,16 +148,8 @@ def transformer(
     (8, Coordinate(layer=1, head=0, circuit='kq', index=1))
     """
     x, y = as_data("x", x), as_data("y", y)
-    if x.dim() != 3:
-        raise ValueError(f"`x` must have shape (N, n, d); got {tuple(x.shape)}: samples, tokens, dimension.")
-    if layers < 1 or heads < 1:
-        raise ValueError(f"`layers` and `heads` must be at least 1; got {layers} and {heads}: ask for a network.")
+    w_a, w_b = random_feed_forward(x, layers=layers, heads=heads, width=width, scale=feed_forward_scale, seed=seed)
     d = x.shape[2]
-    width = d if width is None else width
-    generator = torch.Generator().manual_seed(seed)
-    w_a = torch.randn(layers, d, width, generator=generator, dtype=torch.float64) * (feed_forward_scale / d**0.5)
-    w_b = torch.randn(layers, d, width, generator=generator, dtype=torch.float64) * (feed_forward_scale / width**0.5)
-    w_a, w_b = w_a.to(x.device), w_b.to(x.device)
 
     def h(x: Tensor, q: Tensor) -> Tensor:
         z = x

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankrise.theory._tasks import ArrayLike, as_data
+from rankrise.theory._tasks import ArrayLike, as_data, random_feed_forward
 from rankrise.theory.matrix._matrix_network import MatrixNetwork
 
 _LARGEST_BATCH = 1 << 21  # numbers in one temporary of a batch of Hessian products
@@ -174,16 +174,8 @@ def matrix_transformer(
     (4, Circuit(layer=1, head=0, circuit='vo'))
     """
     x, y = as_data("x", x), as_data("y", y)
-    if x.dim() != 3:
-        raise ValueError(f"`x` must have shape (N, n, d); got {tuple(x.shape)}: samples, tokens, dimension.")
-    if layers < 1 or heads < 1:
-        raise ValueError(f"`layers` and `heads` must be at least 1; got {layers} and {heads}: ask for a network.")
+    w_1, w_2 = random_feed_forward(x, layers=layers, heads=heads, width=width, scale=feed_forward_scale, seed=seed)
     d = x.shape[2]
-    width = d if width is None else width
-    generator = torch.Generator().manual_seed(seed)
-    w_1 = torch.randn(layers, d, width, generator=generator, dtype=torch.float64) * (feed_forward_scale / d**0.5)
-    w_2 = torch.randn(layers, d, width, generator=generator, dtype=torch.float64) * (feed_forward_scale / width**0.5)
-    w_1, w_2 = w_1.to(x.device), w_2.to(x.device)
 
     def h(x: Tensor, *products: Tensor) -> Tensor:
         z = x

@@ -7,16 +7,17 @@ Symbols:
     p           number of entries of all products, Σ d_j d'_j
 """
 
-import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from rankrise.theory._tasks import CHUNK_BYTES, ArrayLike, as_data, as_samples, resolve_loss
+from rankrise.theory._data_loss import DataLoss
+from rankrise.theory._tasks import ArrayLike, as_data
 
 
-class MatrixNetwork:
+class MatrixNetwork(DataLoss):
     """Loss, gradients and Hessian products of any network h(x; A_1 B_1ᵀ … A_m B_mᵀ) as functions of the products.
 
     L(M) = E ℓ(y, h(x; M)) + ½ l2 Σ ‖M_j‖². Everything is float64. Data is streamed in chunks, so memory stays small.
@@ -44,6 +45,9 @@ class MatrixNetwork:
     [[1.0, 0.0], [0.0, 1.0]]
     """
 
+    _call = "h(x, M_1, …)"
+    _remedy = "pass the shapes that h expects as `shapes`"
+
     def __init__(
         self,
         h: Callable[..., Tensor],
@@ -55,23 +59,7 @@ class MatrixNetwork:
         l2: float = 0.0,
     ) -> None:
         self.shapes = _checked_shapes(shapes)
-        x, y = as_samples(x, y)
-        if not 0 <= l2 < math.inf:
-            raise ValueError(
-                f"`l2` must be zero or positive; got {l2}: it is the finite strength of the penalty ½ l2 Σ ‖M‖²."
-            )
-        self.h = h
-        self.l2 = float(l2)
-        self.device = x.device
-        self.loss_name, self._loss = resolve_loss(loss)
-        self._x = x.double() if x.is_floating_point() else x
-        self._y = (y.double() if self.loss_name == "mse" or y.is_floating_point() else y).to(x.device)
-        self._chunk = max(1, CHUNK_BYTES // max(1, self._x[0].numel() * self._x.element_size()))
-
-    @property
-    def num_samples(self) -> int:
-        """The number N of samples."""
-        return len(self._x)
+        super().__init__(h, x, y, loss=loss, l2=l2, penalty="the penalty ½ l2 Σ ‖M‖²")
 
     @property
     def num_products(self) -> int:
@@ -137,24 +125,11 @@ class MatrixNetwork:
             )
         return self._finite(loss) + 0.5 * self.l2 * float(flat @ flat), self._split(0.0 - slope - self.l2 * flat)
 
-    def _chunk_loss(self, x: Tensor, y: Tensor, flat: Tensor) -> Tensor:
-        loss = self._loss(self.h(x, *self._split(flat)), y)
-        if loss.numel() != 1:
-            raise ValueError(
-                f"`loss` must return one number, the mean over samples; got a tensor of shape {tuple(loss.shape)}: "
-                "end it with .mean()."
-            )
-        return loss.reshape(())
+    def _arguments(self, w: Tensor) -> tuple[Tensor, ...]:
+        return self._split(w)
 
-    def _chunk_gradient(self, x: Tensor, y: Tensor, flat: Tensor) -> tuple[float, Tensor]:
-        """Return the loss and ∂L/∂M of one chunk, by reverse mode."""
-        with torch.enable_grad():
-            flat = flat.detach().requires_grad_()
-            loss = self._chunk_loss(x, y, flat)
-            if not loss.requires_grad:  # h does not depend on its matrices
-                return float(loss), torch.zeros_like(flat)
-            (slope,) = torch.autograd.grad(loss, flat, materialize_grads=True)
-        return float(loss.detach()), slope
+    def _products_in_words(self) -> str:
+        return f"matrices of shapes {list(self.shapes)}"
 
     def _chunk_hessian(self, x: Tensor, y: Tensor, flat: Tensor, along: Tensor) -> Tensor:
         """Return ∇²L of one chunk applied to the rows of `along`, by reverse mode twice."""
@@ -168,10 +143,6 @@ class MatrixNetwork:
                 return torch.zeros_like(along)
             (result,) = torch.autograd.grad(slope, flat, along, is_grads_batched=True, materialize_grads=True)
         return result
-
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, self.num_samples, self._chunk):
-            yield self._x[start : start + self._chunk], self._y[start : start + self._chunk]
 
     def _split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Return the matrices that lie one after another along the last axis."""
@@ -197,10 +168,13 @@ class MatrixNetwork:
 
 
 def _checked_shapes(shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    pairs = [tuple(shape) for shape in shapes]
-    if not pairs or any(len(pair) != 2 or min(pair) < 1 for pair in pairs):
+    try:
+        pairs = [(operator.index(rows), operator.index(columns)) for rows, columns in shapes]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs or min(map(min, pairs)) < 1:
         raise ValueError(
-            f"`shapes` must hold a pair (rows, columns) of positive numbers for each product; got {pairs}: "
+            f"`shapes` must hold a pair (rows, columns) of positive numbers for each product; got {shapes!r}: "
             "pass for example [(4, 4), (4, 4)]."
         )
-    return tuple((int(rows), int(columns)) for rows, columns in pairs)
+    return tuple(pairs)

@@ -8,7 +8,7 @@ from typing import Any
 from rankrise._arguments import did_you_mean
 from rankrise.lab.experiments.kinds._descent_kind import DescentKind, DescentSpec
 from rankrise.lab.experiments.kinds._flow_kind import FlowKind, FlowSpec
-from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
+from rankrise.lab.experiments.kinds._kind import Assignment, ConfigField, Ended, Kind, Spec
 from rankrise.lab.experiments.kinds._lazy_kind import LazyKind, LazySpec
 from rankrise.lab.experiments.kinds._matrix_flow_kind import MatrixFlowKind, MatrixFlowSpec
 from rankrise.lab.experiments.kinds._modular_kind import ModularKind, ModularSpec
@@ -68,15 +68,15 @@ def kind_of(spec: Spec) -> Kind[Any]:
 
 __all__ = [
     "KINDS",
+    "Assignment",
+    "ConfigField",
     "DescentSpec",
+    "Ended",
     "FlowSpec",
     "Kind",
     "LazySpec",
     "MatrixFlowSpec",
     "ModularSpec",
-    "Order",
-    "Outcome",
-    "Part",
     "RobustnessSpec",
     "Spec",
     "StagesSpec",

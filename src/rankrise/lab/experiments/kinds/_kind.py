@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from rankrise.lab.training import Progress
+    from rankrise.lab.training import ProgressDisplay
 
 Ending = Literal["finished", "stopped", "diverged"]
 
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=Spec)
 
 
 @dataclass(frozen=True)
-class Order:
+class Assignment:
     """Where a spec is run, and with what: everything about a run that does not decide its numbers.
 
     Args:
@@ -49,11 +49,11 @@ class Order:
     config: Mapping[str, Any]
     data: Path | None = None
     device: str | None = None
-    progress: "Progress | None" = None
+    progress: "ProgressDisplay | None" = None
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ended:
     """How a run ended, a sentence about it for the user, and the signal that stopped the run, if one did."""
 
     ending: Ending
@@ -62,7 +62,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Part:
+class ConfigField:
     """A field of a spec that holds a config of its own.
 
     Args:
@@ -89,7 +89,7 @@ class Kind(Generic[S]):
     name: ClassVar[str]
     title: ClassVar[str]
     spec: type[S]
-    parts: ClassVar[Mapping[str, Part]] = MappingProxyType({})
+    parts: ClassVar[Mapping[str, ConfigField]] = MappingProxyType({})
     can_resume: ClassVar[bool] = False
     is_network: ClassVar[bool] = False
 
@@ -113,12 +113,12 @@ class Kind(Generic[S]):
         """
         return self.title
 
-    def execute(self, spec: S, order: Order) -> Outcome:
+    def execute(self, spec: S, assignment: Assignment) -> Ended:
         """Begin the run of a spec in its folder, or go on with one that was cut off.
 
         Args:
             spec: What to run.
-            order: Where to run it, and with what.
+            assignment: Where to run it, and with what.
         """
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Spec
+from rankrise.lab.experiments.kinds._kind import Assignment, Ended, Kind, Spec
 from rankrise.lab.experiments.kinds._theory_kind import Ticker, check_at_least
 
 if TYPE_CHECKING:
@@ -98,17 +98,19 @@ class ModularKind(Kind[ModularSpec]):
             f"{record.get('optimiser')}{loss}"
         )
 
-    def execute(self, spec: ModularSpec, order: Order) -> Outcome:
+    def execute(self, spec: ModularSpec, assignment: Assignment) -> Ended:
         """Train, with the last layer watched."""
         import torch
 
         from rankrise.lab.experiments.kinds._modular_parts import train_modular
 
-        device = torch.device(order.device or ("cuda" if torch.cuda.is_available() and spec.p > 64 else "cpu"))
-        reached = train_modular(spec, order.folder, config=order.config, device=device, tick=Ticker(order.progress))
+        device = torch.device(assignment.device or ("cuda" if torch.cuda.is_available() and spec.p > 64 else "cpu"))
+        reached = train_modular(
+            spec, assignment.folder, config=assignment.config, device=device, tick=Ticker(assignment.progress)
+        )
         if reached < spec.num_steps:
-            return Outcome("diverged", f"The loss was no longer finite at step {reached}. Try a smaller learning rate.")
-        return Outcome("finished")
+            return Ended("diverged", f"The loss was no longer finite at step {reached}. Try a smaller learning rate.")
+        return Ended("finished")
 
     def num_numbers(self, spec: ModularSpec) -> int:
         """Weights with the two moments of each, and the activations of the whole table."""

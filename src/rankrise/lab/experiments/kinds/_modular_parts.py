@@ -16,7 +16,7 @@ from rankrise.lab.experiments.kinds._modular_kind import ModularSpec, dtype_of
 from rankrise.lab.experiments.kinds._theory_kind import Tick
 from rankrise.tracking import ClassifierProbe, RankTracker
 
-Part = tuple[Tensor, Tensor]  # pairs (n, 2) and answers (n,)
+ConfigField = tuple[Tensor, Tensor]  # pairs (n, 2) and answers (n,)
 _HEADS = 4
 _WARMUP = 10  # steps, for the transformer
 
@@ -65,7 +65,7 @@ def modular_network(spec: ModularSpec) -> nn.Module:
     return made.to(dtype_of(spec))
 
 
-def modular_table(spec: ModularSpec) -> tuple[Part, Part]:
+def modular_table(spec: ModularSpec) -> tuple[ConfigField, ConfigField]:
     """The training part and the rest of the table.
 
     Addition does not tell (a, b) from (b, a), which may lie on both sides of the split: a network then knows the answer
@@ -139,7 +139,7 @@ def train_modular(
 
 
 @torch.no_grad()
-def _scores(spec: ModularSpec, model: nn.Module, train: Part, test: Part) -> dict[str, Tensor]:
+def _scores(spec: ModularSpec, model: nn.Module, train: ConfigField, test: ConfigField) -> dict[str, Tensor]:
     """Loss and accuracies; the probe keeps the logits of the training part, because the model is in training there."""
     of_test = model.eval()(test[0])
     of_train = model.train()(train[0])

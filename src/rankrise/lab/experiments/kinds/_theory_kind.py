@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
+from rankrise.lab.experiments.kinds._kind import Assignment, ConfigField, Ended, Kind, Spec
 from rankrise.lab.training import Report
 from rankrise.store import create_run, has_run, resume_run
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
 
-    from rankrise.lab.training import Progress
+    from rankrise.lab.training import ProgressDisplay
     from rankrise.theory import Status
 
 Tick: TypeAlias = Callable[[float], None]  # told of the part that is done
@@ -125,18 +125,20 @@ class TheoryKind(Kind[S]):
         """What a run's `initial.safetensors` holds; nothing unless a kind says otherwise."""
         return {}
 
-    def execute(self, spec: S, order: Order) -> Outcome:
+    def execute(self, spec: S, assignment: Assignment) -> Ended:
         """Solve on the CPU; a run that was cut off starts over."""
         from rankrise.lab.experiments.kinds._toy_parts import status_rows
         from rankrise.theory import Status
 
-        if has_run(order.folder):
-            run = resume_run(order.folder, step=-1)
+        if has_run(assignment.folder):
+            run = resume_run(assignment.folder, step=-1)
         else:
             initial = self.initial_weights(spec)
-            run = create_run(order.folder, spec={"kind": "theory", "config": dict(order.config)}, initial=initial)
+            run = create_run(
+                assignment.folder, spec={"kind": "theory", "config": dict(assignment.config)}, initial=initial
+            )
         try:
-            recording = self.record(spec, Ticker(order.progress))
+            recording = self.record(spec, Ticker(assignment.progress))
             for block in (*recording.blocks, status_rows(recording.blocks, recording.status)):
                 run.append(block)
             run.seal()
@@ -144,13 +146,13 @@ class TheoryKind(Kind[S]):
             run.close()
         usual = (Status.FINISHED, Status.T_END)
         message = "" if recording.status in usual else recording.status.remedy
-        return Outcome("diverged" if recording.status is Status.DIVERGED else "finished", message)
+        return Ended("diverged" if recording.status is Status.DIVERGED else "finished", message)
 
 
 class ToyKind(TheoryKind[T]):
     """What runs of the toy share: its task is made on the spot."""
 
-    parts: ClassVar[Mapping[str, Part]] = {"task": Part({"toy": ToyTask})}
+    parts: ClassVar[Mapping[str, ConfigField]] = {"task": ConfigField({"toy": ToyTask})}
 
     def initial_weights(self, spec: T) -> "dict[str, Tensor]":
         """θ0, before the factor α: what a run's `initial.safetensors` holds."""
@@ -182,7 +184,7 @@ class ToyKind(TheoryKind[T]):
 class Ticker:
     """Hands the part of a run that is done on to whoever shows progress, a few times a second."""
 
-    def __init__(self, progress: "Progress | None") -> None:
+    def __init__(self, progress: "ProgressDisplay | None") -> None:
         self._progress = progress
         self._begun = self._last = time.monotonic()
 

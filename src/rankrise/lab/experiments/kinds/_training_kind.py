@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rankrise.lab.data import DataConfig, find_dataset
-from rankrise.lab.experiments.kinds._kind import Kind, Order, Outcome, Part, Spec
+from rankrise.lab.experiments.kinds._kind import Assignment, ConfigField, Ended, Kind, Spec
 from rankrise.lab.models import MODELS, ModelConfig
 from rankrise.lab.training import TrainingConfig
 
@@ -81,9 +81,9 @@ class TrainingKind(Kind[TrainingSpec]):
     title = "a network trained on a data set"
     spec = TrainingSpec
     parts = {  # noqa: RUF012
-        "data": Part({"data": DataConfig}, omit=("seed",)),
-        "model": Part(MODELS),
-        "training": Part({"training": TrainingConfig}, omit=("seed",)),
+        "data": ConfigField({"data": DataConfig}, omit=("seed",)),
+        "model": ConfigField(MODELS),
+        "training": ConfigField({"training": TrainingConfig}, omit=("seed",)),
     }
     can_resume = True
     is_network = True
@@ -104,25 +104,25 @@ class TrainingKind(Kind[TrainingSpec]):
             return str(error)
         return ""
 
-    def execute(self, spec: TrainingSpec, order: Order) -> Outcome:
+    def execute(self, spec: TrainingSpec, assignment: Assignment) -> Ended:
         """Read the data, build the network and train it."""
         from rankrise.lab.data import load_dataset
         from rankrise.lab.models import build_model
         from rankrise.lab.training import train
 
-        dataset = load_dataset(replace(spec.data, seed=spec.seed), root=order.data)
+        dataset = load_dataset(replace(spec.data, seed=spec.seed), root=assignment.data)
         check_fit(spec.model, dataset)
         result = train(
             build_model(spec.model, seed=spec.seed),
             dataset,
             replace(spec.training, seed=spec.seed),
-            out=order.folder,
-            device=order.device,
-            spec=order.config,
-            progress=order.progress,
+            out=assignment.folder,
+            device=assignment.device,
+            spec=assignment.config,
+            progress=assignment.progress,
             observe=_observe(spec, dataset),
         )
-        return Outcome(result.status, result.message, result.signal)
+        return Ended(result.status, result.message, result.signal)
 
     def num_numbers(self, spec: TrainingSpec) -> int:
         """Weights, and data that is made on the spot; data from files is checked when it is read."""
