@@ -115,6 +115,14 @@ def test_stages_of_the_loss_and_of_the_rank_of_a_layer(run):
     assert rank.size == pytest.approx(1.0, abs=0.05)
 
 
+def test_a_loss_of_every_head_shows_no_stages(tmp_path):
+    run = create_run(tmp_path, spec={}, initial={"w": torch.zeros(1)})
+    for step in range(30):
+        run.append(rows(step, "loss", [[1.0, 2.0]], circuit="kq", layers=[0]))
+    run.seal()
+    assert rr.open_run(tmp_path).stages() == ()
+
+
 def test_a_short_run_shows_no_stages(tmp_path):
     assert rr.open_run(planted(tmp_path / "short", steps=range(1, 6))).stages() == ()
 

@@ -101,8 +101,7 @@ def find_stages(run: "RunData") -> tuple[RunStage, ...]:
     """
     found: list[RunStage] = []
     for name in ("loss", "train_loss"):
-        if run.has(name):
-            loss = run.curve(name)
+        if run.has(name) and (loss := run.curve(name)).values.ndim == 1:  # not one for every head or layer
             found += _stages(loss.steps, loss.values, kind="loss")
             break
     for circuit in CIRCUITS:
