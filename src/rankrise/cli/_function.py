@@ -23,7 +23,7 @@ def function(
     ],
     error: Annotated[float, typer.Option(help="Distance D up to which a cut counts as the same function.")] = 0.05,
     inputs: Most = 256,
-    seed: Annotated[int, typer.Option(help="Of the random directions of the control.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random directions of the control.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Cut every change to rank r, keep the rest as tuned, and measure how far the outputs are from the tuned model's.

@@ -14,7 +14,7 @@ def serve(
         Path, typer.Argument(metavar="[FOLDER]", help="Folder that holds runs, or one run.", show_default=True)
     ] = Path("runs"),
     host: Annotated[
-        str, typer.Option(help="Address to listen on; with any other, other machines can ask, with the token.")
+        str, typer.Option(help="Address to listen on; with another one, machines that have the token can read runs.")
     ] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option(help="Port to listen on. [default: 8321, or a free one]", min=1, max=65535)

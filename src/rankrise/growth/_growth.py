@@ -193,7 +193,7 @@ class Growth:
             )
 
     def _usual_column(self) -> float:
-        """Median norm of the columns of B that have learned; where there are none, what thirty updates make."""
+        """Median norm of the learned columns of B; before there is one, the norm that thirty updates would give it."""
         norms = torch.cat([s.b.detach()[:, s.live].norm(dim=0) for s in self._slots.values()])
         norms = norms[norms > 0]
         if len(norms):
@@ -203,7 +203,7 @@ class Growth:
         return 30 * float(groups[0]["lr"]) * math.sqrt(outputs)
 
     def _fall_back(self) -> None:
-        """Begin as an ordinary LoRA where nothing was found: the result then is uniform LoRA."""
+        """Begin as an ordinary LoRA where nothing was found, so that the result is a LoRA of one rank."""
         generator = torch.Generator().manual_seed(self._seed)
         for slots in self._slots.values():
             for _ in range(min(self.rank, slots.room)):
@@ -230,7 +230,7 @@ class Growth:
         self.history.append(Decision(self.step_count, kind, module, slot, signal, t, rank, reason))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside model and optimiser; all processes must call this, for they add up."""
+        """What a checkpoint must hold beside model and optimiser; called in every process, whose sums are added."""
         sums = sum_over_processes(self._probes) if self._probes else []
         probes = []
         for probe, (count, tensors) in zip(self._probes, sums, strict=True):

@@ -1,4 +1,4 @@
-"""A PEFT model whose LoRA modules have empty slots, and what such a model must not be."""
+"""A PEFT model whose LoRA modules have empty slots, and the models that are refused."""
 
 import warnings
 import weakref

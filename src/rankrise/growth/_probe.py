@@ -160,7 +160,7 @@ def needed_t(candidates: Sequence[Candidate]) -> float:
 
 
 def sum_over_processes(probes: Sequence[ModuleProbe]) -> list[tuple[int, dict[str, Tensor]]]:
-    """Counts and sums of every module over all processes; what the first process has is what all get."""
+    """Counts and sums of every module over all processes; all processes get the numbers of the first."""
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return [(probe.count, probe.sums) for probe in probes]

@@ -1,8 +1,8 @@
 """When a growing adapter looks, grows and is cut.
 
-both    uniform ranks at first; grows to `over` times the budget while 0.4 of the steps pass; cut at half of them
-grow    the same from nothing
-early   from nothing to the budget while 0.12 of the steps pass; no cut
+both    begins with uniform ranks; grows to `over` times the budget in the first 0.4 of the steps; cut at half of them
+grow    as `both`, but begins with no direction
+early   begins with no direction; grows to the budget in the first 0.12 of the steps; no cut
 cut     uniform ranks of `over` times the budget, cut at half of the steps; nothing grows: the control of the others
 """
 

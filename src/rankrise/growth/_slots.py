@@ -71,7 +71,7 @@ class Slots:
 
     @torch.no_grad()
     def fill_probe(self, rows: Tensor | None, columns: Tensor | None) -> None:
-        """Write A or B of the probe; what is None, and what remains, is zero. The output does not change."""
+        """Write rows or columns into the probe, and zeros into the rest of it. The output does not change."""
         begin = self.num_slots
         self.a[begin:], self.b[:, begin:] = 0, 0
         if rows is not None:

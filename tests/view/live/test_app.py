@@ -92,7 +92,7 @@ def test_a_damaged_an_empty_and_a_diverged_run(client, root, tmp_path):
 def test_claims_are_those_that_were_judged(client):
     client.get(f"/{TOKEN}/runs")
     assert client.get(f"/{TOKEN}/verdicts").json() == [
-        {"folder": "deep", "verdict": "holds", "claim": "ranks rise", "reason": "0.9", "runs": "er/mine"}
+        {"folder": "deep", "verdict": "holds", "claim": "ranks rise", "reason": "0.9", "runs": ["er/mine"]}
     ]
 
 

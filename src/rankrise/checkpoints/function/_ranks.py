@@ -129,7 +129,7 @@ class _Search:
         return self._judge.distance(self._network.model).squared / self._start
 
     def own_curve(self, change: ChangedMatrix, nothing: float) -> list[tuple[int, float]]:
-        """D_i at ranks 0, 1, 2, … until it is `nothing`; made to fall, by the largest value that still comes."""
+        """D_i at ranks 0, 1, 2, … until it is `nothing`; a value below one that follows is raised to it."""
         ranks, distances = [0], [self.joint({change.name: 0})]
         while distances[-1] > nothing and ranks[-1] < change.max_rank:
             ranks.append(min(_next_rank(ranks[-1]), change.max_rank))

@@ -277,7 +277,7 @@ class GradedFlow:
         return merged
 
     def _watch(self) -> None:
-        """Let volumes take over last directions, give them back, and notice turns that nobody could follow."""
+        """Hand last directions over to volumes and back, and note the turns that neither could follow."""
         for j, part in enumerate(self.parts):
             if not _has_last(part):
                 continue

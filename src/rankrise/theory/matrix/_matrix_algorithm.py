@@ -278,7 +278,7 @@ def outside_gradient(gradient: Array, factors: Array, shape: tuple[int, int], ra
 def _overlaps(j: int, before: Outside, after: Outside, steps: Sequence[Step], *, won: bool) -> tuple[float, ...]:
     """Return the leading minors between the directions of product j that wait, before and after phase B.
 
-    The last direction of a square product is what the others leave, so that its overlap says nothing.
+    The last direction of a square product is left out: the others determine it, so that its overlap says nothing.
     """
     signed = 1 if before.sign else 0
     frame = before.frame[:, 1 if won else 0 : before.frame.shape[1] - signed]

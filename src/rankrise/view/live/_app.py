@@ -33,7 +33,7 @@ def live_app(hub: Hub, *, token: str, host: str = "127.0.0.1") -> Guard:
     | `/runs` | the list |
     | `/run?run=ID` | one run |
     | `/spectra?run=ID&circuit=kq&layer=0&head=0` | the spectra of one head |
-    | `/verdicts` | what was found of the claims |
+    | `/verdicts` | the verdicts on claims |
     | `/events` | an event for every change of the list |
     | `/events?run=ID&run=ID` | an event for every change of these runs |
 
@@ -147,7 +147,7 @@ async def _event(hub: Hub, page: Page, target: str) -> bytes:
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
-    """The files of the page by name; nothing else is ever read for a name that a request holds."""
+    """The files of the page by name, read once: no request can name another file."""
     found = {
         path.name: (path.read_bytes(), _KINDS[path.suffix])
         for path in sorted(_ASSETS.iterdir())

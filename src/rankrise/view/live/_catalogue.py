@@ -60,7 +60,7 @@ class Listed:
 
 
 class Changes(NamedTuple):
-    """What is not as it was at the look before: runs that are new or changed, and the ids of lost runs."""
+    """What has changed since the last look: the runs that are new or changed, and the ids of those that are gone."""
 
     changed: list[Listed]
     gone: list[str]
@@ -111,9 +111,9 @@ class Catalogue:
             changed = [entry for path, entry in entries.items() if before.get(path) is not entry]
             return Changes(changed, [entry.id for path, entry in before.items() if path not in entries])
 
-    def verdicts(self) -> list[dict[str, str]]:
-        """What was found of the claims, where somebody judged some: the fields of the page, as text."""
-        found: list[dict[str, str]] = []
+    def verdicts(self) -> list[dict[str, Any]]:
+        """The verdicts of every `verdicts.json` below the folder, with the fields that the page shows, as text."""
+        found: list[dict[str, Any]] = []
         for path in self._verdicts:
             try:
                 with self.folder(path) as folder:
@@ -195,15 +195,15 @@ def _is_small(folder: UntrustedFolder) -> bool:
     return folder.stamp(_VERDICTS)[1] <= _MOST_VERDICT_BYTES
 
 
-def _verdict(path: str, record: dict[str, Any]) -> dict[str, str]:
+def _verdict(path: str, record: dict[str, Any]) -> dict[str, Any]:
     claim = record.get("claim")
     parts = claim if isinstance(claim, dict) else {}
     runs = record.get("runs")
-    names = [str(name) for name in runs] if isinstance(runs, list) else []
+    names = [name[:200] for name in runs[:50] if isinstance(name, str)] if isinstance(runs, list) else []
     return {
         "folder": path,
         "verdict": str(record.get("verdict", ""))[:40],
         "claim": str(parts.get("statement", ""))[:500],
         "reason": str(record.get("reason", ""))[:500],
-        "runs": " ".join(names)[:2000],
+        "runs": names,
     }

@@ -1,7 +1,7 @@
 """Who may read the page: the token in its address, the name of the host, and nothing but GET and HEAD.
 
-A page of somebody else that is open in the same browser must not read runs. It does not know the token, and a name that
-it makes lead to this machine (DNS rebinding) is not among the hosts that are answered.
+A web page of somebody else in the same browser must not read runs. It does not know the token. If it makes a name of
+its own lead to this machine (DNS rebinding), that name is not among the hosts that are answered.
 """
 
 import ipaddress

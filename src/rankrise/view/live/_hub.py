@@ -1,4 +1,4 @@
-"""What the pages that are open have in common: one list, one reader for each run, and who must be told of what."""
+"""What all open pages share: one list, one reader for each run, and a note of which page must be told of what."""
 
 import asyncio
 import contextlib

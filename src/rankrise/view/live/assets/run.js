@@ -146,7 +146,7 @@ export const showRun = (main, crumbs, id) => {
   };
 
   const showClaims = () => {
-    const mine = claims.filter((one) => one.runs.split(" ").includes(run.source));
+    const mine = claims.filter((one) => one.runs.includes(run.source));
     if (mine.length) parts.claims.replaceChildren(card("Claims that read this run", "", h("div", { class: "wide" }, h("table", {}, h("tbody", {}, mine.map(claimRow))))));
   };
 
