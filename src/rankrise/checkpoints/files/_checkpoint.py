@@ -193,42 +193,21 @@ def _adapter(path: Path, kind: str, part: Part, file: File, config: dict[str, An
         raise ValueError(
             f"{show(path)} holds a LoRA adapter, whose scale only an adapter_config.json knows; put it beside the file."
         )
-    return Checkpoint(
-        path=path,
-        kind=kind,
-        config=config,
-        tensors=part.tensors,
-        parts=dict.fromkeys(part.tensors, part),
-        deltas=deltas(part.tensors, config),
-        identities=(file.identity,),
-    )
+    return _of_file(path, kind, part, file, config=config, deltas=deltas(part.tensors, config))
 
 
 def _image_adapter(path: Path, kind: str, part: SafetensorsFile, file: File) -> Checkpoint:
     deltas, notes = image_deltas(part.tensors, part.metadata, part.read)
-    return Checkpoint(
-        path=path,
-        kind=kind,
-        config=None,
-        tensors=part.tensors,
-        parts=dict.fromkeys(part.tensors, part),
-        deltas=deltas,
-        identities=(file.identity,),
-        notes=notes,
-        metadata=part.metadata,
-    )
+    return _of_file(path, kind, part, file, config=None, deltas=deltas, notes=notes, metadata=part.metadata)
 
 
 def _whole(path: Path, kind: str, part: Part, file: File, config: dict[str, Any] | None) -> Checkpoint:
-    return Checkpoint(
-        path=path,
-        kind=kind,
-        config=config,
-        tensors=part.tensors,
-        parts=dict.fromkeys(part.tensors, part),
-        scales=find_scales(part.tensors, config),
-        identities=(file.identity,),
-    )
+    return _of_file(path, kind, part, file, config=config, scales=find_scales(part.tensors, config))
+
+
+def _of_file(path: Path, kind: str, part: Part, file: File, **fields: Any) -> Checkpoint:
+    parts = dict.fromkeys(part.tensors, part)
+    return Checkpoint(path=path, kind=kind, tensors=part.tensors, parts=parts, identities=(file.identity,), **fields)
 
 
 def _open_sharded(folder: Path, index_name: str, allowed: bool) -> Checkpoint:
