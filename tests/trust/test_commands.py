@@ -51,7 +51,7 @@ def run(folder, arguments):
     log = folder / "log.json"
     done = subprocess.run(
         [sys.executable, "-c", WATCH, str(log), *arguments], cwd=folder, capture_output=True, text=True,
-        timeout=300, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=900, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     return done, json.loads(log.read_text())
 
@@ -68,6 +68,7 @@ def strays(folder, seen):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1000)  # of the clock; what is bounded is the time of the processor
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
 @pytest.mark.parametrize("name", hostile.INPUTS)
 def test_hostile_input(tmp_path, name, record_property):

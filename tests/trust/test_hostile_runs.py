@@ -11,11 +11,13 @@ from tests.trust import hostile
 
 from rankrise.lab.experiments import runs_by_experiment
 
+pytestmark = pytest.mark.timeout(1800)  # on a busy machine a report takes minutes
+
 
 def report(folder, out):
     done = subprocess.run(
         [sys.executable, "-m", "rankrise", "report", "--runs", str(folder), "--out", str(out)],
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr[-2000:]
     return done
