@@ -172,6 +172,26 @@ def stages_of(**members):
     return make
 
 
+def function_of(**members):
+    def make(folder):
+        return ["function", str(folder), str(folder), "--data", str(npz(folder / "x.npz", **members))]
+
+    return make
+
+
+def foreign_code(folder):
+    """A model whose config and tokenizer name Python files of its own, and whose weights lead elsewhere."""
+    model = folder / "model"
+    model.mkdir()
+    auto = {"AutoConfig": "mine.Config", "AutoTokenizer": ["mine.Tokenizer", None]}
+    for name in ("config", "tokenizer_config"):
+        (model / f"{name}.json").write_text(json.dumps({"model_type": "mine", "auto_map": auto}))
+    (model / "mine.py").write_text(f"open({str(folder / 'outside' / 'victim')!r}, 'w')")
+    (model / "model.safetensors").symlink_to(folder / "outside" / "victim")
+    (folder / "x.txt").write_text("some text")
+    return ["function", str(model), str(model), "--data", str(folder / "x.txt")]
+
+
 def report_of(make_one):
     def make(folder):
         make_one(good_runs(folder / "runs", "toy-stages"))
@@ -276,6 +296,8 @@ INPUTS = {
     "npz with a header of a gigabyte": stages_of(
         x=(b"\x93NUMPY\2\0" + struct.pack("<I", 2**30), 2**30), y=(npy_head((1, 1, 1)), 8)
     ),
+    "inputs that unpack to gigabytes": function_of(input_ids=(npy_head((NUM // 8, 8)), NUM)),
+    "model with code of its own": foreign_code,
     "spec of a billion tokens": run_of(task=TASK | {"tokens": NUM}),
     "spec of a billion dimensions": run_of(task=TASK | {"dim": NUM}),
     "run with a billion dimensions": report_of(

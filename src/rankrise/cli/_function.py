@@ -36,7 +36,8 @@ def function(
     existing(base, tuned, data)
     from rankrise.checkpoints import function_rank
 
-    found = function_rank(*load_pair(base, tuned), read_data(data, base, inputs), seed=seed)
+    read = read_data(data, base, inputs)  # before the models, because it is sooner refused
+    found = function_rank(*load_pair(base, tuned), read, seed=seed)
     typer.echo(json.dumps(found.to_json(), indent=1) if as_json else _text(found, error))
 
 
