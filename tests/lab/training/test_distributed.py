@@ -22,7 +22,7 @@ def run_two(folder, *kind, restarts=0, count=2):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     command += [f"--max-restarts={restarts}", "-m", "tests.lab.training.two_ranks", str(folder), *kind]
     done = subprocess.run(
-        command, cwd=root, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240
+        command, cwd=root, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return [(folder / f"result-{rank}").read_text() for rank in range(count)]
