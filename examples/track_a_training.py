@@ -32,7 +32,7 @@ optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
 
 shutil.rmtree("runs/reverse", ignore_errors=True)
 with rr.RankTracker(model, out="runs/reverse", every=5, spectra=50) as tracker:
-    for step in range(1, 201):
+    for step in range(1, 301):
         x = torch.randint(tokens, (64, length))
         logits = model["head"](model["encoder"](model["embed"](x) + position))
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), x.flip(1).flatten())
@@ -45,5 +45,5 @@ run = rr.open_run("runs/reverse")
 print(run)
 print("step   loss   stable rank of Δ(W_K W_Qᵀ), of Δ(W_V W_Oᵀ): mean over heads")
 loss, kq, vo = run.curve("loss"), run.curve("stable_rank", circuit="kq"), run.curve("stable_rank", circuit="vo")
-for step, kq_rank, vo_rank in list(zip(kq.steps, kq.mean(), vo.mean(), strict=True))[3::4]:
+for step, kq_rank, vo_rank in list(zip(kq.steps, kq.mean(), vo.mean(), strict=True))[5::6]:
     print(f"{step:4.0f} {loss.values[loss.steps == step][0]:6.3f} {kq_rank:13.2f} {vo_rank:20.2f}")

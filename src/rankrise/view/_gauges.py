@@ -76,10 +76,10 @@ def kernel_rank_over_training(runs: "Mapping[str, RunData]") -> FigureData:
             steps, values = _whole(run, f"kernel_{name}", "ntk", "KernelProbe(inputs)")
             ranks.append(_line(steps, values, f"{own}{words}", label, style=style))
         steps, values = _whole(run, "kernel_cosine", "ntk", "KernelProbe(inputs)")
-        cosines.append(_line(steps, values, f"{own}with the start", label))
+        cosines.append(_line(steps, values, f"{own}cosine with the start", label))
         if run.has("kernel_alignment", "ntk"):
             steps, values = _whole(run, "kernel_alignment", "ntk", "KernelProbe(inputs)")
-            cosines.append(_line(steps, values, f"{own}with the targets", label, style="dashed"))
+            cosines.append(_line(steps, values, f"{own}cosine with the targets", label, style="dashed"))
     panels = (
         Panel("rank of the kernel", _STEP, Axis("rank", low=1), tuple(ranks)),
         Panel("cosine of the kernel", _STEP, Axis("cosine"), tuple(cosines)),
