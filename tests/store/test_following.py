@@ -38,7 +38,7 @@ def test_it_sees_every_block_once_and_the_end(tmp_path, monkeypatch):
 def test_rows_are_kept_packed_between_readings(tmp_path):
     run = begin(tmp_path)
     follower = RunFollower(UntrustedFolder(tmp_path))
-    for step in range(1, 35):
+    for step in range(1, 36):
         run.append(rows(step, "spectrum", [[2.0 + step] * 500], circuit="q", layers=[0]))
         table = follower.read().table
     kept = follower._tail._packed.size + follower._tail._loose.nbytes

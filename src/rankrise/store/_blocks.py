@@ -205,9 +205,9 @@ class StreamTail:
             # a copy, because blocks are views of what was read of the file, whose other half are heads of messages
             new_rows = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
             self._num_rows += new_rows.num_rows
-            self._loose = pa.concat_tables([self._loose, new_rows])
             if self._loose["step"].num_chunks > _MOST_CHUNKS or self._loose.num_rows > _MOST_LOOSE:
-                self._pack()
+                self._pack()  # only now, so that a long run is opened without
+            self._loose = pa.concat_tables([self._loose, new_rows])
 
 
 def _most_bytes(most_rows: int | None) -> int | None:
