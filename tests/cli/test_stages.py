@@ -244,3 +244,10 @@ def test_own_network_that_cannot_be_used(stages, own_network, name, more, messag
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_ends_the_program_is_no_success(stages, own_network, tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit(0)")
+    done = stages(*own_network[:3], f"{own_network[3]}h", "--num-weights", "3")
+    assert done.returncode == 1
+    assert "mine.py ends the program: remove exit()" in done.stderr

@@ -171,7 +171,12 @@ def _own_network(where: str, like: "DiagonalNetwork", num_weights: int | None) -
         )
     if num_weights is None:
         raise ValueError("`--num-weights` must be given with `--network`; got nothing: pass the length of q.")
-    h = runpy.run_path(str(path)).get(function)
+    try:
+        h = runpy.run_path(str(path)).get(function)
+    except SystemExit as end:
+        raise ValueError(
+            f"`--network` must name a file that can be run to its end; {path.name} ends the program: remove exit()."
+        ) from end
     if not callable(h):
         raise ValueError(
             f"`--network` must name a function; {path.name} has no function {function!r}: correct the name."
