@@ -40,11 +40,13 @@ from rankrise.theory.diagonal import transformer as transformer
 from rankrise.theory.matrix import Circuit as Circuit
 from rankrise.theory.matrix import Flag as Flag
 from rankrise.theory.matrix import MatrixCertificate as MatrixCertificate
+from rankrise.theory.matrix import MatrixDescent as MatrixDescent
 from rankrise.theory.matrix import MatrixFlow as MatrixFlow
 from rankrise.theory.matrix import MatrixNetwork as MatrixNetwork
 from rankrise.theory.matrix import MatrixPrediction as MatrixPrediction
 from rankrise.theory.matrix import MatrixStages as MatrixStages
 from rankrise.theory.matrix import MatrixTransformer as MatrixTransformer
+from rankrise.theory.matrix import matrix_descend as matrix_descend
 from rankrise.theory.matrix import matrix_head as matrix_head
 from rankrise.theory.matrix import matrix_sensing as matrix_sensing
 from rankrise.theory.matrix import matrix_stages as matrix_stages

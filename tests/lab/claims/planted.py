@@ -75,6 +75,60 @@ def matrix_flow(root, *, emerge, sizes=1.0, seed=0):
     return seal(root, "toy-matrix-flow", seed, {"kind": "matrix_flow", "task": {"dim": len(emerge)}}, blocks)
 
 
+def matrix_stages(root, *, predicted=(0.3, 0.6), minor=0.5, seed=0):
+    """A run of `toy-full-stages`: one direction of each product, kq first, at 0.3 and 0.6; predicted at α = 1e-8."""
+    nothing = [np.nan]
+    curves = {
+        "time": [0.0, 0.3, 0.6],
+        "loss": [1.0, 0.5, 0.0],
+        "product": [*nothing, 0.0, 1.0],
+        "smallest_minor": [*nothing, minor, 2 * minor],
+        "curvature": [*nothing, 1.0, 1.0],
+    }
+    blocks = [curve_rows(curves)]
+    blocks += [path_rows("spectrum", [[0.0], [1.0], [1.0]], circuit="kq")]
+    blocks += [path_rows("spectrum", [[0.0], [0.0], [1.0]], circuit="vo")]
+    blocks.append(path_rows("predicted_time", [predicted], circuit="", steps=[2]))
+    spec = {"kind": "matrix_stages", "task": {"dim": 1}, "log10_alphas": [-8.0]}
+    return seal(root, "toy-full-stages", seed, spec, blocks)
+
+
+def full_flow(root, name="toy-full-flow-1e-8", *, at=(0.3, 0.6), seed=0):
+    """A flow of full matrices whose two singular values jump from 1e-6 to 1 at given times."""
+    times = np.linspace(0, 1, 101)
+    sigma = np.where(times[:, None] >= np.array(at), 1.0, 1e-6)
+    blocks = [curve_rows({"time": times, "loss": 1 - times})]
+    blocks += [path_rows("spectrum", sigma[:, [j]], circuit=circuit) for j, circuit in enumerate(("kq", "vo"))]
+    spec = {"kind": "matrix_flow", "task": {"dim": 1}, "log10_alpha": -8.0}
+    return seal(root, name, seed, spec, blocks)
+
+
+def adam_phases(root, *, starts, seed=0):
+    """Runs whose loss falls evenly over ten points; `starts` (ε, 2d) is when coordinates start, of one β₂ and one α."""
+    spec = {
+        "kind": "adam_phases",
+        "task": {"dim": len(starts[0]) // 2},
+        "epsilons": [1e-8, 1.0][: len(starts)],
+        "beta2s": [0.9],
+        "log10_alphas": [-8.0],
+        "num_points": 10,
+    }
+    points = list(range(11))
+    blocks = [curve_rows({"time": np.array(points) / 10})]
+    for n, first in enumerate(starts):
+        losses = 1 - np.array(points)[:, None] / 10
+        blocks.append(path_rows("loss_of_case", losses, circuit="", steps=points, head=n))
+        blocks.append(path_rows("active_from", [first], circuit="", steps=[10], head=n))
+    return seal(root, "toy-adam-phases", seed, spec, blocks)
+
+
+def named_stages(root, name, **changes):
+    """A run of Algorithm 1 under the name of another experiment."""
+    run = stages(root / "made", **changes)
+    (root / name).mkdir(parents=True, exist_ok=True)
+    return run.rename(root / name / run.name)
+
+
 def robustness(root, name, *, final=(), gaps=None, seed=0):
     """Perturbations of 0.1 that end at distances `final`, or with distances `gaps` at even times; products are 1."""
     blocks = []

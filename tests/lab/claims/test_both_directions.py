@@ -8,6 +8,7 @@ from tests.lab.claims import planted
 
 from rankrise.lab.claims import claims, evaluate_claims
 from rankrise.lab.claims._evaluate import PREDICATES, _evaluate
+from rankrise.lab.experiments.specs._questions import DECAYS
 from rankrise.runs import RunData
 
 TIMES = np.linspace(0, 1, 401)
@@ -52,6 +53,23 @@ def two(root, first, second, other, **changes):
 def robust(root, assumption, final):
     name = f"toy-robustness-{assumption}"
     return {name: [planted.robustness(root, name, final=final)]}
+
+
+def decays(root, products):
+    """Algorithm 1 with three strengths of weight decay."""
+    names = [f"toy-decay-stages-{decay:g}" for decay in DECAYS]
+    return {
+        name: [planted.named_stages(root, name, products=levels, times=AT[: len(levels)])]
+        for name, levels in zip(names, products, strict=True)
+    }
+
+
+def targets(root, **changes):
+    """Algorithm 1 on a teacher's targets, and on random ones."""
+    return {
+        "toy-teacher-targets": [planted.named_stages(root, "toy-teacher-targets", products=LEVELS, times=AT)],
+        "toy-random-targets": [planted.named_stages(root, "toy-random-targets", **{"products": LEVELS, **changes})],
+    }
 
 
 def half(name):
@@ -188,6 +206,44 @@ CASES = [
     ),
     half("toy-adam"),
     with_flow("toy-gd"),
+    (
+        "generic@toy-full-stages",
+        lambda r: {"toy-full-stages": [planted.matrix_stages(r)]},
+        lambda r: {"toy-full-stages": [planted.matrix_stages(r, minor=1e-9)]},
+    ),
+    (
+        "times-as-predicted@toy-full-flow-1e-8",
+        lambda r: {"toy-full-stages": [planted.matrix_stages(r)], "toy-full-flow-1e-8": [planted.full_flow(r)]},
+        lambda r: {
+            "toy-full-stages": [planted.matrix_stages(r, predicted=(0.3, 0.75))],
+            "toy-full-flow-1e-8": [planted.full_flow(r)],
+        },
+    ),
+    (
+        "fewer-join@toy-decay-stages",
+        lambda r: decays(r, (LEVELS, LEVELS[:3], LEVELS[:2])),
+        lambda r: decays(r, (LEVELS[:2], LEVELS[:3], LEVELS[:2])),
+    ),
+    (
+        "later@toy-random-targets",
+        lambda r: targets(r, times=(0, 2, 5, 8)),
+        lambda r: targets(r, times=AT),
+    ),
+    (
+        "as-many-stages@toy-random-targets",
+        lambda r: targets(r, times=AT),
+        lambda r: targets(r, products=LEVELS[:2], times=AT[:2]),
+    ),
+    (
+        "no-stages@toy-adam-phases",
+        lambda r: {"toy-adam-phases": [planted.adam_phases(r, starts=[(1, 1, 2, 2), (1, 4, 7, 9)])]},
+        lambda r: {"toy-adam-phases": [planted.adam_phases(r, starts=[(1, 4, 7, 9), (1, 4, 7, 9)])]},
+    ),
+    (
+        "stages-return@toy-adam-phases",
+        lambda r: {"toy-adam-phases": [planted.adam_phases(r, starts=[(1, 1, 2, 2), (1, 4, 7, 9)])]},
+        lambda r: {"toy-adam-phases": [planted.adam_phases(r, starts=[(1, 1, 2, 2), (1, 1, 2, 2)])]},
+    ),
     (
         "learns@toy-ceng501",
         lambda r: one_toy(r, "toy-ceng501", losses=STEEP),

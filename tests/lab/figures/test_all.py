@@ -30,7 +30,7 @@ def test_a_network_with_its_family(tmp_path):
     assert drawn(gallery) == {(name, "vit-cifar10") for name in OF_ONE} | scales | own
     shared = build_figures(found | {"vit-cifar10-scale-1": found["vit-cifar10"]})
     assert drawn(shared) == {(name, "vit-cifar10") for name in OF_ONE} | scales
-    assert set(gallery.missing) == {"toy_stages", "toy_scales", "toy_robustness"}
+    assert set(gallery.missing) == {"toy_stages", "toy_scales", "toy_robustness", "matrix_stages", "adam_phases"}
 
 
 def test_a_family_without_its_network_is_shown_by_scale_one(tmp_path):

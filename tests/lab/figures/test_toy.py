@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.lab.claims import planted
 from tests.lab.figures.runs import TASK, flow_run, matrix_run, robustness_run, toy_runs
 
 from rankrise.lab.figures import build_figure
@@ -90,6 +91,49 @@ def test_stages_of_another_alpha(runs):
     assert build_figure("toy_stages", runs, log10_alpha=-2.0).sources[0].startswith("toy-flow-1e-2/")
     with pytest.raises(ValueError, match=r"`log10_alpha` must be of a flow that was run; got -3\. There are: -2, -8"):
         build_figure("toy_stages", runs, log10_alpha=-3.0)
+
+
+def full_runs(out):
+    found = {"toy-full-stages": [planted.matrix_stages(out, predicted=(0.25, 0.55))]}
+    return found | {"toy-full-flow-1e-8": [planted.full_flow(out)]}
+
+
+def test_full_matrices_are_drawn_beside_their_prediction(tmp_path):
+    figure = build_figure("matrix_stages", full_runs(tmp_path))
+    assert (figure.rows, figure.cols) == (1, 3)
+    assert [panel.title.split(": ")[0] for panel in figure.panels] == ["α = 10⁻⁸"] * 3
+    flow, stairs = figure.panels[1].traces
+    assert (flow.y[0], flow.y[-1]) == (1e-6, 1)
+    assert (stairs.x, stairs.y, stairs.style) == ((0, 0.25, 0.55, 1), (0, 1, 1, 1), "steps")
+    assert [mark.x for mark in figure.panels[0].marks] == [0.3, 0.6]
+    assert "which the predicted times are 0.05 away on average" in figure.caption
+
+
+def test_optimisers_of_full_matrices_are_rows_below(tmp_path):
+    runs = full_runs(tmp_path)
+    runs |= {name: [planted.full_flow(tmp_path, name)] for name in ("toy-full-sgd", "toy-full-adam")}
+    figure = build_figure("matrix_stages", runs)
+    assert figure.rows == 3
+    assert [figure.panels[3 * row].title.split(",")[0] for row in (1, 2)] == ["SGD", "Adam"]
+    assert figure.panels[6].marks == ()
+    assert "plain optimisers from the same start" in figure.caption
+    other = planted.full_flow(tmp_path / "other", "toy-full-sgd", seed=1)
+    assert build_figure("matrix_stages", runs | {"toy-full-sgd": [other]}).rows == 2
+
+
+def test_full_matrices_need_their_limit(tmp_path):
+    runs = {"toy-full-flow-1e-8": [planted.full_flow(tmp_path)]}
+    with pytest.raises(ValueError, match=r"needs a finished run of toy-full-stages"):
+        build_figure("matrix_stages", runs)
+
+
+def test_phases_of_adam_are_a_table_of_means_over_seeds(tmp_path):
+    starts = [[(1, 1, 2, 2), (1, 4, 7, 9)], [(1, 1, 2, -1), (1, 2, 3, 9)]]
+    runs = [planted.adam_phases(tmp_path, starts=starts[seed], seed=seed) for seed in (0, 1)]
+    figure = build_figure("adam_phases", {"toy-adam-phases": runs})
+    (panel,) = figure.panels
+    assert (panel.cells.rows, panel.cells.cols) == (("1e-08", "1"), ("α = 10⁻⁸",))
+    assert panel.cells.values == ((1.0,), (0.625,))
 
 
 def test_robustness_draws_the_distance_of_every_perturbation_that_moved_something(runs):

@@ -12,6 +12,7 @@ from rankrise.lab.claims._evaluate import evaluate_claims as evaluate_claims
 from rankrise.lab.claims._evaluate import write_verdicts as write_verdicts
 from rankrise.lab.claims._outcomes import Outcome as Outcome
 from rankrise.lab.claims._outcomes import outcomes as outcomes
+from rankrise.lab.claims._questions import adam_cases as adam_cases
 from rankrise.lab.claims._toy_curves import activation_times as activation_times
 from rankrise.lab.claims._toy_curves import along as along
 from rankrise.lab.claims._toy_curves import loss_curve as loss_curve

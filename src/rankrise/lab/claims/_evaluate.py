@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankrise.lab.claims import _scales_and_data_sets, _single_networks, _toy, _variants
+from rankrise.lab.claims import _full_heads, _questions, _scales_and_data_sets, _single_networks, _toy, _variants
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
 from rankrise.lab.claims._outcomes import TOPICS
@@ -15,6 +15,8 @@ from rankrise.store import write_json
 
 PREDICATES: tuple[Predicate, ...] = (
     *_toy.PREDICATES,
+    *_full_heads.PREDICATES,
+    *_questions.PREDICATES,
     *_single_networks.PREDICATES,
     *_scales_and_data_sets.PREDICATES,
     *_variants.PREDICATES,

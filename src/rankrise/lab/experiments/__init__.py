@@ -42,11 +42,14 @@ from rankrise.lab.experiments._spec import from_json as from_json
 from rankrise.lab.experiments._spec import read_spec as read_spec
 from rankrise.lab.experiments._spec import spec_hash as spec_hash
 from rankrise.lab.experiments._spec import to_json as to_json
+from rankrise.lab.experiments.kinds import AdamPhasesSpec as AdamPhasesSpec
 from rankrise.lab.experiments.kinds import DescentSpec as DescentSpec
 from rankrise.lab.experiments.kinds import FlowSpec as FlowSpec
 from rankrise.lab.experiments.kinds import Kind as Kind
 from rankrise.lab.experiments.kinds import LazySpec as LazySpec
+from rankrise.lab.experiments.kinds import MatrixDescentSpec as MatrixDescentSpec
 from rankrise.lab.experiments.kinds import MatrixFlowSpec as MatrixFlowSpec
+from rankrise.lab.experiments.kinds import MatrixStagesSpec as MatrixStagesSpec
 from rankrise.lab.experiments.kinds import ModularSpec as ModularSpec
 from rankrise.lab.experiments.kinds import RobustnessSpec as RobustnessSpec
 from rankrise.lab.experiments.kinds import Spec as Spec

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankrise.lab.experiments import experiments, network_of, scale_one
-from rankrise.lab.figures import _toy_robustness, _toy_scales, _toy_stages
+from rankrise.lab.figures import _adam_phases, _matrix_stages, _toy_robustness, _toy_scales, _toy_stages
 from rankrise.lab.figures._descriptions import describe, network_name, seeds
 from rankrise.lab.figures._runs import Runs, by_scale, read_experiment
 from rankrise.runs import RunData
@@ -110,14 +110,21 @@ _FIGURES = {
     "perturbation_vs_init": _network_figure(perturbation_vs_init, "num_values"),
     "stable_rank_over_training": _network_figure(stable_rank_over_training, of_variants=True),
     "stable_rank_by_head": _network_figure(stable_rank_by_head),
+    _matrix_stages.ID: _toy(
+        _matrix_stages.build,
+        "Look how the green staircase meets the curves, and both the vertical lines as α gets smaller.",
+    ),
+    _adam_phases.ID: _toy(
+        _adam_phases.build, "Look from the top to the bottom: numbers near 1 mean no stages, small ones mean stages."
+    ),
 }
 
 
 def figure_ids() -> tuple[str, ...]:
-    """The eight figures of the paper, and one more, head by head.
+    """The eight figures of the paper, and three more: ranks head by head, full matrices, and Adam over ε.
 
     >>> len(figure_ids())
-    9
+    11
     """
     return tuple(_FIGURES)
 

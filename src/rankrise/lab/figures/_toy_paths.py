@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FLOW, STAGES, MATRIX = "toy-flow", "toy-stages", "toy-matrix-flow"
 _FLOWS = "toy-flow-1e-2 toy-flow-1e-8 toy-flow-1e-32"  # members of the family that a message tells to run
+TIME = "rescaled time  t / log(1/α)"
 _LETTERS = {"kq": "a", "vo": "b"}
 _SUPERSCRIPTS = str.maketrans("-0123456789.", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹·")
 
@@ -49,11 +50,20 @@ def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:
     Raises:
         ValueError: There are no flows, or they are of several tasks.
     """
-    folders = [folder for name in members_with_runs(runs, FLOW, figure=figure, wanted=_FLOWS) for folder in runs[name]]
-    return sorted(_of_one_task(folders, figure), key=lambda flow: -flow.log10_alpha)
+    return [read_path(run) for run in read_family(runs, FLOW, figure=figure, wanted=_FLOWS)]
 
 
-def _of_one_task(folders: "Sequence[Path]", figure: str) -> list[Trajectory]:
+def read_family(runs: Runs, family: str, *, figure: str, wanted: str) -> list[RunData]:
+    """The runs of a family of flows that are of one task and seed, from the largest α to the smallest.
+
+    Raises:
+        ValueError: There are none, or they are of several tasks.
+    """
+    folders = [folder for n in members_with_runs(runs, family, figure=figure, wanted=wanted) for folder in runs[n]]
+    return sorted(_of_one_task(folders, figure), key=lambda run: -float(run.spec["log10_alpha"]))
+
+
+def _of_one_task(folders: "Sequence[Path]", figure: str) -> list[RunData]:
     found = [RunData(Path(folder)) for folder in folders]
     first = min(run.seed for run in found)
     found = [run for run in found if run.seed == first]
@@ -62,7 +72,7 @@ def _of_one_task(folders: "Sequence[Path]", figure: str) -> list[Trajectory]:
             f"Flows in `{figure}` must be of one task; got {', '.join(run.source for run in found)}. "
             "Pass those of one scale."
         )
-    return [read_path(run) for run in found]
+    return found
 
 
 def read_matrix_flow(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
@@ -71,7 +81,7 @@ def read_matrix_flow(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
     Raises:
         ValueError: There is no such run; the message says what to run.
     """
-    return read_path(_like(runs, MATRIX, like, figure), "spectrum")
+    return read_path(find_like(runs, MATRIX, like, figure), "spectrum")
 
 
 def read_stages(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
@@ -80,16 +90,25 @@ def read_stages(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
     Raises:
         ValueError: There is no such run; the message says what to run.
     """
-    return read_path(_like(runs, STAGES, like, figure))
+    return read_path(find_like(runs, STAGES, like, figure))
 
 
-def _like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
-    """The run of an experiment that has the task and the seed of another."""
+def find_like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
+    """The run of an experiment that has the task and the seed of another.
+
+    Raises:
+        ValueError: There is no such run; the message says what to run.
+    """
     for folder in runs.get(name, ()):
         run = RunData(Path(folder))
-        if run.seed == like.seed and run.spec.get("task") == like.spec.get("task"):
+        if is_like(run, like):
             return run
     raise ValueError(f"`{figure}` needs a finished run of {name} on the task of the flows. Run it: rankrise run {name}")
+
+
+def is_like(run: RunData, like: RunData) -> bool:
+    """Whether two runs have one task and one seed."""
+    return run.seed == like.seed and run.spec.get("task") == like.spec.get("task")
 
 
 def joined(stages: Trajectory) -> list[tuple[str, int]]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 ID = "toy_scales"
 LIMIT = "limit"
 _MOST_MARKS = 25
-_TIME = "rescaled time  t / log(1/α)"
 
 
 def build(runs: "Runs", *, num_coordinates: int = 6) -> FigureData:
@@ -40,7 +39,7 @@ def build(runs: "Runs", *, num_coordinates: int = 6) -> FigureData:
     times = stages.times[(stages.times > 0) & (stages.times <= t_end)]
     marks = tuple(Mark(float(t)) for t in times) if len(times) <= _MOST_MARKS else ()
     x = Axis(
-        _TIME, low=0.8 * float(times[0]) if len(times) else 0.0, high=t_end
+        toy.TIME, low=0.8 * float(times[0]) if len(times) else 0.0, high=t_end
     )  # earlier than this, all curves are on the first plateau
     losses = _traces(flows, stages, t_end, lambda path: path.losses)
     panels = [Panel("loss", x, Axis("loss", low=0), losses, marks, span=3)]

@@ -65,7 +65,7 @@ def _choose(flows: "list[Trajectory]", log10_alpha: float | None) -> "Trajectory
 
 
 def _x(path: "Trajectory") -> Axis:
-    return Axis("rescaled time  t / log(1/α)", low=0, high=float(path.times[-1]))
+    return Axis(toy.TIME, low=0, high=float(path.times[-1]))
 
 
 def _loss(title: str, path: "Trajectory") -> Panel:

@@ -6,27 +6,17 @@ Symbols:
     η, λ         learning rate and weight decay, the gradient of ½ λ ‖θ‖² added to that of L
 """
 
-import functools
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rankrise._arguments import did_you_mean
+from rankrise.theory._optimisers import DIVERGED, batches, check_descent, make_optimiser
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
 from rankrise.theory.diagonal._coordinates import resolve_log10_alpha
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
-
-_OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "gd": torch.optim.SGD,
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-}
-_SMALLEST_LOG10_ALPHA = -300.0
-_DIVERGED = 1e100  # a product as large as this has diverged; float64 still holds its square
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +62,15 @@ def descend(
     every: int = 1,
     weight_decay: float = 0.0,
     batch_size: int | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
     seed: int = 0,
 ) -> Descent:
     """Run a plain optimiser on θ = (u, v) from α θ0.
 
     "gd": θ ← θ - η (∂L/∂θ + λ θ). "sgd": the same with L over `batch_size` samples, drawn without replacement within an
-    epoch. "adam": torch's, with its default β and ε. Weight decay acts on θ: it makes u² - v² shrink, so that neither
-    the conservation law nor Algorithm 1 applies; for a penalty they allow, build the network with `l2`.
+    epoch. "adam": torch's. Weight decay acts on θ and makes u² - v² shrink; the limit under it is
+    `incremental_stages(net, weight_decay=λ)`. For a penalty on q, which keeps u² - v², build the network with `l2`.
 
     Args:
         net: The network.
@@ -92,6 +84,8 @@ def descend(
         every: Record after this many steps; the start and the last step are always recorded.
         weight_decay: λ.
         batch_size: Number of samples in a step of "sgd"; the last batch of an epoch may be smaller.
+        betas: β₁ and β₂ of "adam".
+        eps: ε of "adam". Where gradients are far below it, Adam is descent with momentum at the rate η/ε.
         seed: Seed of the order of the samples in "sgd".
 
     Returns:
@@ -107,16 +101,24 @@ def descend(
     ([2.0, 4.0], 'finished')
     """
     u0, v0, log10_alpha = as_data("u0", u0), as_data("v0", v0), resolve_log10_alpha(alpha, log10_alpha)
-    _check(net, u0, v0, log10_alpha, learning_rate, num_steps, optimiser, every, weight_decay, batch_size)
-    gradients = _gradients(net, batch_size if optimiser == "sgd" else None, seed)
+    p, n = net.num_weights, net.num_samples
+    if u0.shape != (p,) or v0.shape != (p,):
+        raise ValueError(
+            f"`u0` and `v0` must have shape ({p},), one entry a weight; got {tuple(u0.shape)} and {tuple(v0.shape)}: "
+            "draw them with `gaussian_start(net.num_weights)`."
+        )
+    check_descent(n, log10_alpha, learning_rate, num_steps, optimiser, every, weight_decay, batch_size, betas, eps)
+    order = batches(n, batch_size, seed)
     theta = (10.0**log10_alpha * torch.stack([u0.double(), v0.double()]).to(net.device)).requires_grad_()
-    torch_optimiser = _OPTIMISERS[optimiser]([theta], lr=learning_rate, weight_decay=weight_decay)
+    torch_optimiser = make_optimiser(
+        optimiser, [theta], learning_rate=learning_rate, weight_decay=weight_decay, betas=betas, eps=eps
+    )
 
     steps, products, losses, status = [], [], [], Status.FINISHED
     for step in range(num_steps + 1):
         u, v = theta.detach()
         q = u * v
-        if not bool((q.abs() < _DIVERGED).all()):
+        if not bool((q.abs() < DIVERGED).all()):
             status = Status.DIVERGED
             break
         if step % every == 0 or step == num_steps:
@@ -124,7 +126,8 @@ def descend(
             products.append(q)
             losses.append(net.loss(q))
         if step < num_steps:
-            g = next(gradients)(q)
+            index = next(order)
+            g = net.gradient(q) if index is None else net.batch_gradient(q, index=index.to(net.device))
             theta.grad = -torch.stack([v * g, u * g])
             torch_optimiser.step()
     times = learning_rate * torch.tensor(steps, dtype=torch.float64) / (-log10_alpha * math.log(10))
@@ -140,58 +143,3 @@ def descend(
         v=theta.detach()[1].clone(),
         status=status,
     )
-
-
-def _gradients(net: DiagonalNetwork, batch_size: int | None, seed: int) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Yield, step by step, the function g to follow: of all samples, or of the next batch."""
-    if batch_size is None:
-        while True:
-            yield net.gradient
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        order = torch.randperm(net.num_samples, generator=generator).to(net.device)
-        for start in range(0, net.num_samples, batch_size):
-            yield functools.partial(net.batch_gradient, index=order[start : start + batch_size])
-
-
-def _check(
-    net: DiagonalNetwork,
-    u0: Tensor,
-    v0: Tensor,
-    log10_alpha: float,
-    learning_rate: float,
-    num_steps: int,
-    optimiser: str,
-    every: int,
-    weight_decay: float,
-    batch_size: int | None,
-) -> None:
-    p = net.num_weights
-    if u0.shape != (p,) or v0.shape != (p,):
-        raise ValueError(
-            f"`u0` and `v0` must have shape ({p},), one entry a weight; got {tuple(u0.shape)} and {tuple(v0.shape)}: "
-            "draw them with `gaussian_start(net.num_weights)`."
-        )
-    if not _SMALLEST_LOG10_ALPHA <= log10_alpha < 0:
-        raise ValueError(
-            f"`log10_alpha` must be from {_SMALLEST_LOG10_ALPHA:g} to below 0 for an optimiser, which holds (u, v) in "
-            f"float64; got {log10_alpha}: use `solve_flow`, which works at any α."
-        )
-    if optimiser not in _OPTIMISERS:
-        hint = did_you_mean(optimiser, _OPTIMISERS) or "Choose one of them."
-        raise ValueError(f"`optimiser` must be one of {', '.join(map(repr, _OPTIMISERS))}; got {optimiser!r}. {hint}")
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(f"`learning_rate` must be positive and finite; got {learning_rate}: try 0.01.")
-    if num_steps < 0 or every < 1:
-        raise ValueError(
-            f"`num_steps` must be at least 0 and `every` at least 1; got {num_steps} and {every}: count whole steps."
-        )
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"`weight_decay` must be zero or positive; got {weight_decay}: it is the λ of ½ λ ‖θ‖².")
-    if (optimiser == "sgd") != (batch_size is not None):
-        raise ValueError(
-            f"`batch_size` must be given for 'sgd' and only there; got {batch_size} for {optimiser!r}: "
-            "use 'gd' for all samples at each step."
-        )
-    if batch_size is not None and not 1 <= batch_size <= net.num_samples:
-        raise ValueError(f"`batch_size` must be from 1 to N = {net.num_samples}; got {batch_size}: pick one between.")

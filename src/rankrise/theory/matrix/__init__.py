@@ -9,6 +9,8 @@ from rankrise.theory.matrix._matrix_examples import matrix_sensing as matrix_sen
 from rankrise.theory.matrix._matrix_examples import matrix_transformer as matrix_transformer
 from rankrise.theory.matrix._matrix_flow import solve_matrix_flow as solve_matrix_flow
 from rankrise.theory.matrix._matrix_network import MatrixNetwork as MatrixNetwork
+from rankrise.theory.matrix._matrix_optimisers import MatrixDescent as MatrixDescent
+from rankrise.theory.matrix._matrix_optimisers import matrix_descend as matrix_descend
 from rankrise.theory.matrix._matrix_prediction import Flag as Flag
 from rankrise.theory.matrix._matrix_prediction import MatrixPrediction as MatrixPrediction
 from rankrise.theory.matrix._matrix_stage_records import MatrixCertificate as MatrixCertificate

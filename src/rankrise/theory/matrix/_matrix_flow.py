@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from rankrise.theory._status import Status
-from rankrise.theory._tasks import ArrayLike, as_data
+from rankrise.theory._tasks import ArrayLike
 from rankrise.theory.matrix._flow_record import Crossings, MatrixFlow, spectrum
 from rankrise.theory.matrix._graded_flow import GradedFlow
 from rankrise.theory.matrix._matrix_network import MatrixNetwork
-from rankrise.theory.matrix._matrix_stage_records import checked_start
+from rankrise.theory.matrix._matrix_stage_records import checked_start, num_columns
 
 _PLAIN_LOG10_ALPHA = -16.0
 
@@ -87,7 +87,7 @@ def solve_matrix_flow(
     if max_steps < 1:
         raise ValueError(f"`max_steps` must be at least 1; got {max_steps}: 100000 is usual.")
     grid = _checked_times(t_end, times, rtol)
-    starts = checked_start(start, net.shapes, _columns(start, len(net.shapes)))
+    starts = checked_start(start, net.shapes, num_columns(start, len(net.shapes)))
     solve = _solve_graded if method == "graded" else _solve_plain
     return solve(net, starts, log10_alpha, t_end, grid, threshold, rtol, max_steps)
 
@@ -236,13 +236,6 @@ def _drift(left: Tensor, right: Tensor) -> Tensor:
 def _split(factors: Sequence[Any], net: MatrixNetwork) -> tuple[Tensor, ...]:
     pairs = [(z[:d], z[d:]) for z, (d, _) in zip(factors, net.shapes, strict=True)]
     return tuple(torch.from_numpy(np.ascontiguousarray(part)) for pair in pairs for part in pair)
-
-
-def _columns(start: Sequence[ArrayLike], count: int) -> list[int]:
-    """Return the number of columns of each product; checked later against the shapes."""
-    shapes = [as_data("start", factor).shape for factor in start]
-    columns = [int(shape[-1]) if len(shape) == 2 and shape[-1] else 1 for shape in shapes[::2]]
-    return (columns + [1] * count)[:count]
 
 
 def _checked_times(t_end: float, times: Sequence[float] | Tensor | None, rtol: float) -> Tensor:

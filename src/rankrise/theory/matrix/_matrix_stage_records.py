@@ -229,6 +229,13 @@ def checked_start(
     return tuple(np.concatenate(pair) for pair in zip(factors[::2], factors[1::2], strict=True))
 
 
+def num_columns(start: Sequence[ArrayLike], count: int) -> list[int]:
+    """Return the number of columns of each product; checked later against the shapes."""
+    shapes = [as_data("start", factor).shape for factor in start]
+    columns = [int(shape[-1]) if len(shape) == 2 and shape[-1] else 1 for shape in shapes[::2]]
+    return (columns + [1] * count)[:count]
+
+
 def _table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

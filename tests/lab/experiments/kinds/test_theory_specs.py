@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from rankrise.lab.experiments import (
+    AdamPhasesSpec,
     DescentSpec,
     FlowSpec,
+    MatrixDescentSpec,
     MatrixFlowSpec,
+    MatrixStagesSpec,
     RobustnessSpec,
     StagesSpec,
     TheorySpec,
@@ -30,6 +33,11 @@ SPECS = {
     "robustness": RobustnessSpec(task=TASK, assumption="4.4", log10_alpha=-8, t_end=2, noise=0.01, duration=0.1),
     "descent": DescentSpec(
         task=TASK, optimiser="sgd", log10_alpha=-2, learning_rate=0.1, num_steps=9, batch_size=5, num_points=3
+    ),
+    "matrix_stages": MatrixStagesSpec(task=replace(TASK, dim=2), t_end=9, log10_alphas=(-8, -1000000)),
+    "matrix_descent": MatrixDescentSpec(task=TASK, optimiser="adam", log10_alpha=-2, learning_rate=0.1, num_steps=9),
+    "adam_phases": AdamPhasesSpec(
+        task=TASK, epsilons=(1e-8, 1), beta2s=(0.9,), log10_alphas=(-1, -2), num_steps=9, t_end=0.1, num_points=3
     ),
 }
 TOYS = {name: found for name, found in experiments().items() if isinstance(found.smoke, TheorySpec)}
@@ -60,6 +68,11 @@ def test_whole_numbers_are_floats():
         ("matrix_flow", {"task": replace(TASK, loss="cross_entropy")}, "the plain task"),
         ("robustness", {"noise": -1.0}, "`noise` must be positive"),
         ("descent", {"batch_size": None}, "`batch_size` must be given for 'sgd' and only there; got None"),
+        ("matrix_stages", {"log10_alphas": (-8.0, 0.0)}, "`log10_alphas` must be negative and finite; got 0.0"),
+        ("matrix_stages", {"task": replace(TASK, layer_norm=True)}, "the plain task"),
+        ("matrix_descent", {"batch_size": 5}, "`batch_size` must be given for 'sgd' and only there; got 5"),
+        ("adam_phases", {"epsilons": ()}, "`epsilons` must hold numbers that are positive; got ()"),
+        ("adam_phases", {"beta2s": (1.0,)}, "`beta2s` must hold numbers that are from 0 to below 1"),
         ("descent", {"log10_alpha": -301.0}, "`log10_alpha` must be at least -300 for an optimiser"),
     ],
 )

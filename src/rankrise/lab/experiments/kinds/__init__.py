@@ -6,11 +6,14 @@ Importing this loads no PyTorch; what a run computes with is imported when the r
 from typing import Any
 
 from rankrise._arguments import did_you_mean
+from rankrise.lab.experiments.kinds._adam_phases_kind import AdamPhasesKind, AdamPhasesSpec
 from rankrise.lab.experiments.kinds._descent_kind import DescentKind, DescentSpec
 from rankrise.lab.experiments.kinds._flow_kind import FlowKind, FlowSpec
 from rankrise.lab.experiments.kinds._kind import Assignment, ConfigField, Ended, Kind, Spec
 from rankrise.lab.experiments.kinds._lazy_kind import LazyKind, LazySpec
+from rankrise.lab.experiments.kinds._matrix_descent_kind import MatrixDescentKind, MatrixDescentSpec
 from rankrise.lab.experiments.kinds._matrix_flow_kind import MatrixFlowKind, MatrixFlowSpec
+from rankrise.lab.experiments.kinds._matrix_stages_kind import MatrixStagesKind, MatrixStagesSpec
 from rankrise.lab.experiments.kinds._modular_kind import ModularKind, ModularSpec
 from rankrise.lab.experiments.kinds._robustness_kind import RobustnessKind, RobustnessSpec
 from rankrise.lab.experiments.kinds._stages_kind import StagesKind, StagesSpec
@@ -26,6 +29,9 @@ KINDS: tuple[Kind[Any], ...] = (
     DescentKind(),
     ModularKind(),
     LazyKind(),
+    MatrixStagesKind(),
+    MatrixDescentKind(),
+    AdamPhasesKind(),
 )
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
@@ -68,6 +74,7 @@ def kind_of(spec: Spec) -> Kind[Any]:
 
 __all__ = [
     "KINDS",
+    "AdamPhasesSpec",
     "Assignment",
     "ConfigField",
     "DescentSpec",
@@ -75,7 +82,9 @@ __all__ = [
     "FlowSpec",
     "Kind",
     "LazySpec",
+    "MatrixDescentSpec",
     "MatrixFlowSpec",
+    "MatrixStagesSpec",
     "ModularSpec",
     "RobustnessSpec",
     "Spec",

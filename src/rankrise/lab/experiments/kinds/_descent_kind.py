@@ -1,12 +1,23 @@
 """A plain optimiser in place of the flow."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind, toy_size
 
 Optimiser: TypeAlias = Literal["gd", "sgd", "adam"]
+
+
+def check_descent(optimiser: str, batch_size: int | None, log10_alpha: float) -> None:
+    """Refuse a batch size without SGD, SGD without one, and an α that float64 cannot hold."""
+    if (optimiser == "sgd") != (batch_size is not None):
+        raise ValueError(
+            f"`batch_size` must be given for 'sgd' and only there; got {batch_size!r} for {optimiser!r}. "
+            "Use 'gd' for all samples at each step."
+        )
+    if log10_alpha < -300:
+        raise ValueError(f"`log10_alpha` must be at least -300 for an optimiser; got {log10_alpha!r}. Use a flow.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +32,7 @@ class DescentSpec(TheorySpec):
         batch_size: Samples of a step of "sgd"; given for "sgd" only.
         num_points: Saved points, the start not counted.
         threshold: Value of |q| above which a coordinate counts as active.
+        weight_decay: λ of ½ λ ‖θ‖².
     """
 
     optimiser: Optimiser
@@ -30,18 +42,11 @@ class DescentSpec(TheorySpec):
     batch_size: int | None = None
     num_points: int = 400
     threshold: float = 1e-3
+    weight_decay: float = field(default=0.0, metadata={"omit_default": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.optimiser == "sgd") != (self.batch_size is not None):
-            raise ValueError(
-                f"`batch_size` must be given for 'sgd' and only there; got {self.batch_size!r} for "
-                f"{self.optimiser!r}. Use 'gd' for all samples at each step."
-            )
-        if self.log10_alpha < -300:
-            raise ValueError(
-                f"`log10_alpha` must be at least -300 for an optimiser; got {self.log10_alpha!r}. Use a flow."
-            )
+        check_descent(self.optimiser, self.batch_size, self.log10_alpha)
 
 
 class DescentKind(ToyKind[DescentSpec]):
@@ -75,6 +80,7 @@ class DescentKind(ToyKind[DescentSpec]):
             optimiser=spec.optimiser,
             every=max(1, spec.num_steps // spec.num_points),
             batch_size=spec.batch_size,
+            weight_decay=spec.weight_decay,
             seed=spec.seed,
         )
         steps = run.steps.double()

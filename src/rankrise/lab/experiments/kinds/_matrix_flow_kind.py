@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind
+from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind, check_plain
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,10 +29,7 @@ class MatrixFlowSpec(TheorySpec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.task.loss != "mse" or self.task.activation is not None or self.task.l2:
-            raise ValueError(
-                f"A flow of full matrices must have the plain task; got {self.task!r}: use a flow of diagonal weights."
-            )
+        check_plain(self.task)
 
 
 class MatrixFlowKind(ToyKind[MatrixFlowSpec]):
@@ -47,12 +44,12 @@ class MatrixFlowKind(ToyKind[MatrixFlowSpec]):
         import torch
 
         from rankrise import theory
-        from rankrise.lab.experiments.kinds._toy_parts import curve_rows, path_rows, toy_data
+        from rankrise.lab.experiments.kinds._toy_parts import curve_rows, matrix_start, path_rows, toy_data
 
         x, y = toy_data(spec.task, spec.seed)
         flow = theory.solve_matrix_flow(
             theory.matrix_head(x, y),
-            _head_weights(spec),
+            matrix_start(spec.task, spec.seed, spec.head_dim),
             log10_alpha=spec.log10_alpha,
             t_end=spec.t_end,
             times=torch.linspace(0, spec.t_end, spec.num_points, dtype=torch.float64),
@@ -65,16 +62,12 @@ class MatrixFlowKind(ToyKind[MatrixFlowSpec]):
 
     def initial_weights(self, spec: MatrixFlowSpec) -> "dict[str, Tensor]":
         """The four matrices."""
-        return dict(zip(("key", "query", "value", "output"), _head_weights(spec), strict=True))
+        from rankrise.lab.experiments.kinds._toy_parts import matrix_start
+
+        return dict(
+            zip(("key", "query", "value", "output"), matrix_start(spec.task, spec.seed, spec.head_dim), strict=True)
+        )
 
     def guess_seconds(self, spec: MatrixFlowSpec, *, on_gpu: bool) -> float:
         """A flow, and more for every dimension of a token."""
         return super().guess_seconds(spec, on_gpu=on_gpu) * spec.task.dim / 5
-
-
-def _head_weights(spec: MatrixFlowSpec) -> "tuple[Tensor, ...]":
-    import torch
-
-    generator = torch.Generator().manual_seed(spec.seed)
-    d, r = spec.task.dim, spec.head_dim or spec.task.dim
-    return tuple(torch.randn(4, d, r, generator=generator, dtype=torch.float64).unbind())

@@ -1,7 +1,7 @@
 """Algorithm 1: the stages of the toy in the limit α → 0."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, Tick, ToyKind
@@ -16,9 +16,11 @@ class StagesSpec(TheorySpec):
 
     Args:
         t_end: Rescaled time after which stages are left out.
+        weight_decay: λ of ½ λ ‖θ‖².
     """
 
     t_end: float
+    weight_decay: float = field(default=0.0, metadata={"omit_default": True})
 
 
 class StagesKind(ToyKind[StagesSpec]):
@@ -34,7 +36,9 @@ class StagesKind(ToyKind[StagesSpec]):
         from rankrise.lab.experiments.kinds._toy_parts import curve_rows, product_rows, toy_network
 
         net = toy_network(spec.task, spec.seed)
-        found = theory.incremental_stages(net, t_end=spec.t_end, on_stage=lambda t: tick(t / spec.t_end))
+        found = theory.incremental_stages(
+            net, t_end=spec.t_end, weight_decay=spec.weight_decay, on_stage=lambda t: tick(t / spec.t_end)
+        )
         nothing = [math.nan]
         of_stage: dict[str, ArrayLike] = {
             "time": [0.0, *found.times.tolist()],

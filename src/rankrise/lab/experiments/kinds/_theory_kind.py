@@ -10,13 +10,18 @@ The table (layer 0; head 0 unless said; circuit "kq" is a = w_K ⊙ w_Q, "vo" is
 | flow | saved point | `time`, `loss` | `product`; at the last step `activation_time` of those that activated |
 | stages | stage k = 0 … K | `time` T_k, `loss`, `joined`, `num_joined`, `num_left`, `gap`, `curvature` | `product` |
 | matrix_flow | saved point | `time`, `loss` | `spectrum` |
+| matrix_stages | stage k | `time`, `loss`, `product` that grew, certificate | `spectrum`, `predicted_time`, `flagged` |
+| matrix_descent | saved point | `time`, `loss`, `optimiser_step` | `spectrum` |
+| adam_phases | saved point | `time` as a part of the run | `loss_of_case`; `active_from`, -1 for never |
 | robustness | saved point | `time`, `perturbed_at` | `product`, `product_perturbed`; head n is perturbation n |
 | descent | saved point | `time`, `loss`, `optimiser_step` | `product`; `activation_time` |
 | lazy | case | `alpha`, `time`, `kappa`, `initial_loss`, `lipschitz`, `error`, `bound`, `loss`, … | – |
 
 The points of a robustness run are those of its perturbations one after another: head n has steps of its own. `time` of
 Adam is η·step/log(1/α) as for the others, which is a convention, because its steps do not follow the gradient. `status`
-at the last step is the position of the solver's status in `theory.Status`.
+at the last step is the position of the solver's status in `theory.Status`. Predicted times have no circuit: head n is
+the n-th α, and the index counts stages. Of Adam's phases head n is the n-th case of (β₂, ε), and the index counts α,
+and coordinates within an α.
 """
 
 import math
@@ -49,11 +54,13 @@ class ToyTask:
         dim: Dimension d of a token; the head has 2d weights.
         tokens: Tokens of a sequence.
         samples: Number of sequences.
-        targets: Outputs of a random teacher head, or Gaussian noise that nothing generates.
+        targets: Outputs of a random teacher head, with diagonal or with full matrices, or Gaussian noise that nothing
+            generates.
         activation: None: the head alone. Else the head with a residual stream and a feed-forward block of fixed weights
             after it (Example 3.2 of the paper with one layer and one head), teacher alike.
         loss: ½‖·‖² per sample, or cross-entropy, with the largest of a target's entries as its label.
         l2: λ of a penalty ½ λ ‖q‖² on the products.
+        layer_norm: Whether the output is LN(X + head(X)), with a LayerNorm without weights; teacher alike.
 
     Raises:
         ValueError: A number is out of its range.
@@ -62,16 +69,19 @@ class ToyTask:
     dim: int = 10
     tokens: int = 10
     samples: int = 200
-    targets: Literal["teacher", "noise"] = "teacher"
+    targets: Literal["teacher", "full_teacher", "noise"] = "teacher"
     activation: Literal["gelu", "relu"] | None = None
     loss: Literal["mse", "cross_entropy"] = "mse"
     l2: float = 0.0
+    layer_norm: bool = field(default=False, metadata={"omit_default": True})
 
     def __post_init__(self) -> None:
         for name in ("dim", "tokens", "samples"):
             check_at_least(name, getattr(self, name), 1)
         if not 0 <= self.l2 < math.inf:
             raise ValueError(f"`l2` must be zero or positive; got {self.l2!r}. Pass 0 for no penalty.")
+        if self.layer_norm and self.activation is not None:
+            raise ValueError("`layer_norm` must be false for a block with an activation. Leave one of them out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,3 +216,11 @@ def check_at_least(name: str, value: object, least: int) -> None:
     """Refuse what is not a whole number of at least `least`."""
     if type(value) is not int or value < least:
         raise ValueError(f"`{name}` must be a whole number of at least {least}; got {value!r}. Change it.")
+
+
+def check_plain(task: ToyTask) -> None:
+    """Refuse what a head with full matrices is not made for: another loss, a penalty, an activation, a LayerNorm."""
+    if task.loss != "mse" or task.activation is not None or task.l2 or task.layer_norm:
+        raise ValueError(
+            f"A flow of full matrices must have the plain task; got {task!r}: use a flow of diagonal weights."
+        )

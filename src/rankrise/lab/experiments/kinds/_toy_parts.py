@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rankrise.lab.experiments.kinds._robustness_kind import RobustnessSpec
 
 _NOISE = 0x5EED  # added to the seed of targets that are noise, so that the targets are not the tokens again
+_TEACHER = 0xFACE  # added to the seed of a teacher with full matrices
 _ACTIVATIONS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu}
 
 
@@ -33,6 +34,12 @@ def toy_data(task: ToyTask, seed: int) -> tuple[Tensor, Tensor]:
         y = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed + _NOISE), dtype=x.dtype)
     elif task.activation is not None:
         y = _block(task, x, x, seed, loss="mse").h(x, q)
+    elif task.targets == "full_teacher":
+        scale, generator = task.dim**-0.25, torch.Generator().manual_seed(seed + _TEACHER)
+        w_k, w_q, w_v, w_o = scale * torch.randn(4, task.dim, task.dim, generator=generator, dtype=x.dtype)
+        y = theory.matrix_head(x, x).h(x, w_k @ w_q.T, w_v @ w_o.T)
+    elif task.layer_norm:
+        y = _normed(x, q)
     return x, y.argmax(-1) if task.loss == "cross_entropy" else y
 
 
@@ -41,12 +48,27 @@ def toy_network(task: ToyTask, seed: int) -> theory.DiagonalNetwork:
     x, y = toy_data(task, seed)
     if task.activation is not None:
         return _block(task, x, y, seed, loss=task.loss)
+    if task.layer_norm:
+        return theory.DiagonalNetwork(_normed, x, y, num_weights=2 * task.dim, loss=task.loss, l2=task.l2)
     return theory.attention_head(x, y, loss=task.loss, l2=task.l2)
 
 
 def toy_start(task: ToyTask, seed: int) -> tuple[Tensor, Tensor]:
     """θ0 = (u0, v0), each (2d,)."""
     return theory.gaussian_start(2 * task.dim, seed=seed)
+
+
+def _normed(x: Tensor, q: Tensor) -> Tensor:
+    """LN(X + softmax(X diag(a) Xᵀ) X diag(b)), q = [a, b], with a LayerNorm without weights."""
+    a, b = q.chunk(2)
+    z = x + torch.softmax((x * a) @ x.mT, dim=-1) @ x * b
+    return torch.nn.functional.layer_norm(z, z.shape[-1:])
+
+
+def matrix_start(task: ToyTask, seed: int, head_dim: int | None = None) -> tuple[Tensor, ...]:
+    """θ0 of a head with full matrices: W_K, W_Q, W_V, W_O, each (d, head_dim)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(4, task.dim, head_dim or task.dim, generator=generator, dtype=torch.float64).unbind()
 
 
 def _block(task: ToyTask, x: Tensor, y: Tensor, seed: int, *, loss: str) -> theory.DiagonalNetwork:

@@ -9,7 +9,7 @@ on two cores.
 from dataclasses import dataclass, replace
 
 from rankrise.lab.experiments._spec import Scale
-from rankrise.lab.experiments.specs import _paper_networks, _toys, _varied_networks
+from rankrise.lab.experiments.specs import _full_heads, _paper_networks, _questions, _toys, _varied_networks
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,19 @@ class Entry:
 
 _THREE = (0, 1, 2)
 _TWELVE = tuple(range(12))  # because coordinates leave the support in some tasks only
+_JUDGES = (3, 4, 5)  # bounds of the claims on full heads and of readers' questions were set on seeds 0, 1 and 2
 _TOY = tuple(experiment.name for experiment in _toys.THEORY)
+_BESIDE = tuple(experiment.name for experiment in (*_full_heads.FULL_HEADS, *_questions.QUESTIONS))
 
 
 def _toy(scale: Scale, seeds: tuple[int, ...] = (), **more: tuple[int, ...]) -> tuple[Entry, ...]:
     """The runs of theory; `more` has the seeds of those that do not have `seeds`."""
     return tuple(Entry(name, scale, more.get(name, seeds)) for name in _TOY)
+
+
+def _beside(scale: Scale, seeds: tuple[int, ...]) -> tuple[Entry, ...]:
+    """Heads with full matrices, and readers' questions."""
+    return tuple(Entry(name, scale, seeds) for name in _BESIDE)
 
 
 def _scales(network: Entry, num: int = 4) -> tuple[Entry, ...]:
@@ -66,11 +73,13 @@ _IMAGENET = (
 ENTRIES: dict[Scale, tuple[Entry, ...]] = {
     "smoke": (
         *_toy("smoke", _THREE, **{"toy-stages": _TWELVE, "toy-flow-1e-32": _TWELVE}),
+        *_beside("smoke", _JUDGES),
         *_with_scales(Entry("vit-digits", "small", seeds=_THREE, epochs=15), num=3),
         *_variants(Entry("vit-digits", "small", epochs=15)),
     ),
     "small": (
         *_toy("small"),
+        *_beside("small", _JUDGES[:1]),
         *_with_scales(Entry("vit-digits", "small", seeds=_THREE)),
         *_variants(Entry("vit-digits", "small")),
         *_with_scales(Entry("vit-cifar10", "small")),
@@ -89,6 +98,7 @@ ENTRIES: dict[Scale, tuple[Entry, ...]] = {
         Entry("vit-tiny-imagenet", "paper"),
         Entry("gpt2-wikitext2", "paper"),
         *_toy("paper", _THREE),
+        *_beside("paper", _JUDGES),
         *_variants(Entry("vit-cifar10", "paper")),
         Entry("vit-cifar10-ceng501", "paper"),
         Entry("vit-cifar10-augmented", "paper"),

@@ -31,7 +31,7 @@ _NOISE_RATE = 0.1  # gradients are a hundred times smaller; what is learned agre
 
 
 @dataclass(frozen=True)
-class _Size:
+class ToySize:
     """A task and what fits it: `t_end` is some way after T_1 = 1 / max|∇L(0)| of seeds 0, 1 and 2."""
 
     task: ToyTask
@@ -48,17 +48,20 @@ def steps_to(t_end: float, log10_alpha: float, rate: float) -> int:
     return math.ceil(t_end * -log10_alpha * math.log(10) / rate)
 
 
-_SMOKE = _Size(ToyTask(dim=10, tokens=10, samples=200), 4.0, 0.02, 3.0)
-_SMALL = _Size(ToyTask(dim=20, tokens=10, samples=500), 1.5, 0.01, 1.5)
-_PAPER = _Size(ToyTask(dim=50, tokens=10, samples=1000), 0.75, 0.002, 0.75)
+_SMOKE = ToySize(ToyTask(dim=10, tokens=10, samples=200), 4.0, 0.02, 3.0)
+_SMALL = ToySize(ToyTask(dim=20, tokens=10, samples=500), 1.5, 0.01, 1.5)
+_PAPER = ToySize(ToyTask(dim=50, tokens=10, samples=1000), 0.75, 0.002, 0.75)
 
 
-def _experiment(name: str, title: str, shows: str, make: Callable[[_Size], TheorySpec], family: str = "") -> Experiment:
+def experiment_of(
+    name: str, title: str, shows: str, make: Callable[[ToySize], TheorySpec], family: str = ""
+) -> Experiment:
+    """Return an experiment whose spec is made of the size of each scale."""
     return Experiment(name, title, shows, smoke=make(_SMOKE), small=make(_SMALL), paper=make(_PAPER), family=family)
 
 
 def _flow(log10_alpha: float) -> Experiment:
-    return _experiment(
+    return experiment_of(
         f"toy-flow-1e{log10_alpha:g}",
         f"Gradient flow of a head with diagonal weights from α = 1e{log10_alpha:g}",
         "plateaus and drops of the loss that converge, as α → 0, to those of toy-stages",
@@ -68,11 +71,11 @@ def _flow(log10_alpha: float) -> Experiment:
 
 
 def _stages(name: str, title: str, shows: str, **task: Any) -> Experiment:
-    return _experiment(name, title, shows, lambda size: StagesSpec(**size.common(**task), t_end=size.t_end))
+    return experiment_of(name, title, shows, lambda size: StagesSpec(**size.common(**task), t_end=size.t_end))
 
 
 def _robustness(assumption: Literal["4.3", "4.4"], noise: float) -> Experiment:
-    return _experiment(
+    return experiment_of(
         f"toy-robustness-{assumption}",
         f"The flow from α = 1e-32, perturbed to test Assumption {assumption}",
         "the perturbed products come back to those that were not perturbed",
@@ -90,18 +93,18 @@ def _robustness(assumption: Literal["4.3", "4.4"], noise: float) -> Experiment:
 def _descent(name: str, title: str, shows: str, **changes: Any) -> Experiment:
     """Descent to the flow's end with `part` times the learning rate of its size."""
 
-    def make(size: _Size) -> TheorySpec:
+    def make(size: ToySize) -> TheorySpec:
         values = {"optimiser": "gd", "log10_alpha": _BESIDE, "part": 1.0, **changes}
         rate = values.pop("part") * size.rate
         task = {"activation": values.pop("activation")} if "activation" in values else {}
         num_steps = steps_to(size.t_end, values["log10_alpha"], rate)
         return DescentSpec(**size.common(**task), learning_rate=rate, num_steps=num_steps, **values)
 
-    return _experiment(name, title, shows, make)
+    return experiment_of(name, title, shows, make)
 
 
 def _adam() -> Experiment:
-    return _experiment(
+    return experiment_of(
         "toy-adam",
         "Adam in place of the flow",
         "no stages: all coordinates become active within a few steps of each other",
@@ -118,7 +121,7 @@ THEORY = (
         "one coordinate joins at each stage; times, losses and products between",
     ),
     *(_flow(log10_alpha) for log10_alpha in LOG10_ALPHAS),
-    _experiment(
+    experiment_of(
         "toy-matrix-flow",
         "Gradient flow of a head with full matrices from α = 1e-4",
         "singular values of both products are learned one after another",
@@ -142,13 +145,13 @@ THEORY = (
         activation="relu",
         part=2.0,
     ),
-    _experiment(
+    experiment_of(
         "toy-cross-entropy",
         "Cross-entropy without a penalty, outside the theorem; flow",
         "whether stages need a loss with a finite minimum",
         lambda size: FlowSpec(**size.common(loss="cross_entropy"), log10_alpha=_BESIDE, t_end=_CROSS_ENTROPY_END),
     ),
-    _experiment(
+    experiment_of(
         "toy-ceng501",
         "The toy of the CENG501 reproduction: random targets, α = 1e-2",
         "with targets that nothing generates there is next to nothing to learn; time is η·step/log(1/α)",
