@@ -133,7 +133,7 @@ def test_phases_of_adam_are_a_table_of_means_over_seeds(tmp_path):
     figure = build_figure("adam_phases", {"toy-adam-phases": runs})
     (panel,) = figure.panels
     assert (panel.cells.rows, panel.cells.cols) == (("1e-08", "1"), ("α = 10⁻⁸",))
-    assert panel.cells.values == ((1.0,), (0.625,))
+    assert panel.cells.values == ((100.0,), (62.5,))
 
 
 def test_robustness_draws_the_distance_of_every_perturbation_that_moved_something(runs):

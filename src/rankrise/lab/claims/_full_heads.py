@@ -71,6 +71,7 @@ def distance_from_flow(run: RunData, flow: RunData) -> Finding:
     return Finding(float(gaps.max()), f"{len(gaps)} singular values, mean {gaps.mean():.3f}.")
 
 
+_IN_WORDS = "at α = 1e-256 every direction is learned within {value:.2%} of the whole time of when it is predicted"
 _HALF = "of the singular values that pass 1% of the largest, the share that has at half of the loss's fall"
 
 PREDICATES: tuple[Predicate, ...] = (
@@ -124,6 +125,7 @@ PREDICATES: tuple[Predicate, ...] = (
             needs=("toy-full-stages", name),
             measure=distance_from_prediction,
             must_be=("≤", bound),
+            in_words=_IN_WORDS if name == _SMALLEST else "",
         )
         for name, bound in zip(FLOWS, (0.05, 0.01, 0.01), strict=True)
     ),

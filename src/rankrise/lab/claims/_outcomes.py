@@ -9,13 +9,13 @@ from rankrise.lab.claims._claim import Verdict
 TOPICS = {  # in the order of the paper; the keys are `Claim.topic`
     "1": "The toy learns in stages",
     "assumptions": "The theorem's assumptions hold on the toy",
-    "full": "Heads with full matrices learn in stages at predicted times",
-    "questions": "Readers' questions are answered as expected",
     "2": "The learned change has low rank",
     "3": "Its rank grows gradually",
     "4": "Smaller initial weights give lower rank",
     "5": "What the CENG501 reproduction reports",
     "beyond": "Beyond the paper",
+    "full": "Heads with full matrices learn in stages at predicted times",
+    "questions": "Readers' questions are answered as expected",
 }
 
 

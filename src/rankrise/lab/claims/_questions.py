@@ -172,6 +172,7 @@ PREDICATES: tuple[Predicate, ...] = (
         measure=later,
         must_be=("≥", 2),
         of_every_seed=True,
+        in_words="random targets are half fitted at least {value:.3g} times as late as a teacher's",
     ),
     _claim(
         "as-many-stages",

@@ -1,4 +1,4 @@
-"""Where Adam has stages: for each β₂ a table over ε and α, of the share of coordinates active at half of the fall."""
+"""Where Adam has stages: for each β₂ a table over ε and α, of how many coordinates are active at half of the fall."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ID = "adam_phases"
 _EXPERIMENT = "toy-adam-phases"
-_SHARE = "share of coordinates active at half of the fall"
+_SHARE = "% of coordinates active at half of the fall"
 
 
 def build(runs: "Runs") -> FigureData:
@@ -29,7 +29,7 @@ def build(runs: "Runs") -> FigureData:
     """
     found = read_experiment(runs, _EXPERIMENT, figure=ID)
     spec = found[0].spec
-    shares = np.mean([adam_cases(run) for run in found], axis=0)  # (β₂, ε, α)
+    shares = 100 * np.mean([adam_cases(run) for run in found], axis=0)  # (β₂, ε, α), in %
     rows = tuple(f"{epsilon:g}" for epsilon in spec["epsilons"])
     columns = tuple(toy.alpha(value) for value in spec["log10_alphas"])
     panels = [
@@ -45,10 +45,10 @@ def build(runs: "Runs") -> FigureData:
         id=ID,
         title="Adam learns everything at once, unless its ε is large",
         text=(
-            "A head with 8 weights, trained by Adam from small weights. Each number is the share of the coordinates "
-            "that are active when half of the fall of the loss is done: 1 where all start at once, and small where "
-            "they are learned one after another, as by the flow. Gradients are of the size of the weights; while they "
-            "are far below ε, Adam is descent with momentum."
+            "A head with 8 weights, trained by Adam from small weights. Each number is the percentage of the "
+            "coordinates that are active when half of the fall of the loss is done: 100 where all start at once, and "
+            "small where they are learned one after another, as by the flow. Gradients are of the size of the weights; "
+            "while they are far below ε, Adam is descent with momentum."
         ),
         run=describe(found).words,
         panels=tuple(panels),

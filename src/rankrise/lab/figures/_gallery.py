@@ -115,7 +115,7 @@ _FIGURES = {
         "Look how the green staircase meets the curves, and both the vertical lines as α gets smaller.",
     ),
     _adam_phases.ID: _toy(
-        _adam_phases.build, "Look from the top to the bottom: numbers near 1 mean no stages, small ones mean stages."
+        _adam_phases.build, "Look from the top to the bottom: 100 means no stages, small numbers mean stages."
     ),
 }
 
