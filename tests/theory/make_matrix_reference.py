@@ -1,4 +1,5 @@
-"""Write data/turned_directions.json: when the last direction of 2 x 2 products joins after it has turned back.
+"""Write data/turned_directions.json: when the last direction of 2 x 2 products joins after it has turned back; and
+data/many_digits.json: the stage times of 3 x 3 sensing from a Runge-Kutta method in 84 digits, where nothing turns.
 
     python -m tests.theory.make_matrix_reference
 
@@ -9,14 +10,20 @@ the value extrapolated from them. It takes a few minutes.
 """
 
 import json
+import math
+import time
 from pathlib import Path
 
 import mpmath
 import numpy as np
 
 PATH = Path(__file__).parent / "data" / "turned_directions.json"
+MANY_DIGITS = Path(__file__).parent / "data" / "many_digits.json"
 CASES = [(131, -12), (131, -24), (106, -12), (106, -24)]
 SAMPLES, DIGITS, THRESHOLD, STEP = 6, 75, 1e-3, 0.04
+
+SENSING = {"seed": 451, "d": 3, "log10_alpha": -32, "digits": 84}
+COARSE = 0.08
 
 _as_mpf = np.vectorize(mpmath.mpf, otypes=[object])
 
@@ -24,6 +31,53 @@ _as_mpf = np.vectorize(mpmath.mpf, otypes=[object])
 def load_reference():
     """Read the cases: seed, log10_alpha and the extrapolated time of each."""
     return json.loads(PATH.read_text())["cases"]
+
+
+def load_many_digits():
+    """Read the record of 3 x 3 sensing: the instance, and its stage times at two steps and extrapolated."""
+    return json.loads(MANY_DIGITS.read_text())
+
+
+def sensing_times(seed, d, log10_alpha, step, *, digits, num_stages):
+    """Rescaled times at which singular values of Gaussian sensing first pass the threshold, by the method of order 4.
+
+    Args:
+        seed: Of the instance, as in `instances.sensing` and `instances.start`.
+        d: Rows and columns of the product.
+        log10_alpha: log10 α.
+        step: h times the largest singular value of G at M = 0.
+        digits: Decimal digits.
+        num_stages: How many times to wait for.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((4 * d * d, d, d))
+    target = rng.standard_normal((d, d)) @ rng.standard_normal((d, d)).T / np.sqrt(d)
+    z = np.random.default_rng(1000 + seed).standard_normal((2 * d, d))
+    with mpmath.workdps(digits):
+        rows = _as_mpf(x.reshape(len(x), -1))
+        gram, moment = rows.T @ rows / len(x), rows.T @ _as_mpf((x * target).sum((1, 2))) / len(x)
+        z = _as_mpf(z) * mpmath.mpf(10) ** log10_alpha
+        h = mpmath.mpf(step / np.linalg.norm(moment.astype(float).reshape(d, d), 2))
+
+        def slope(z):
+            g = (moment - gram @ (z[:d] @ z[d:].T).reshape(-1)).reshape(d, d)
+            return np.concatenate([g @ z[d:], g.T @ z[:d]])
+
+        found, n, before = [], 0, None
+        while len(found) < num_stages:
+            n += 1
+            k1 = slope(z)
+            k2 = slope(z + h / 2 * k1)
+            k3 = slope(z + h / 2 * k2)
+            k4 = slope(z + h * k3)
+            z = z + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+            sizes = np.linalg.svd((z[:d] @ z[d:].T).astype(float), compute_uv=False)
+            while len(found) < num_stages and sizes[len(found)] > THRESHOLD:
+                low, high = before[len(found)], sizes[len(found)]
+                part = math.log(THRESHOLD / low) / math.log(high / low)
+                found.append(float(h) * (n - 1 + part) / (-log10_alpha * math.log(10.0)))
+            before = sizes
+    return found
 
 
 def joining_time(seed, log10_alpha, step):
@@ -70,7 +124,24 @@ def _cayley(a, b, g, h):
     return new, b + x.T @ a + x.T @ new
 
 
+def write_many_digits():
+    """Times at two steps, and what follows from them for a method of order 4."""
+    begun = time.process_time()
+    coarse, fine = (sensing_times(**SENSING, step=step, num_stages=3) for step in (COARSE, COARSE / 2))
+    record = {
+        "what": "rescaled times at which the singular values of a 3 x 3 product pass the threshold",
+        "command": "python -m tests.theory.make_matrix_reference",
+        "settings": {**SENSING, "threshold": THRESHOLD, "step": COARSE},
+        "processor_seconds": time.process_time() - begun,
+        "coarse": coarse,
+        "fine": fine,
+        "times": [b + (b - a) / 15 for a, b in zip(coarse, fine, strict=True)],
+    }
+    MANY_DIGITS.write_text(json.dumps(record, indent=1) + "\n")
+
+
 def main():
+    write_many_digits()
     cases = []
     for seed, log10_alpha in CASES:
         coarse, fine = (joining_time(seed, log10_alpha, step) for step in (STEP, STEP / 2))

@@ -3,11 +3,10 @@
 import dataclasses
 import math
 
-import mpmath
 import numpy as np
 import pytest
 import torch
-from tests.theory.make_matrix_reference import load_reference
+from tests.theory.make_matrix_reference import COARSE, SENSING, load_many_digits, load_reference, sensing_times
 from tests.theory.matrix.instances import anisotropic_sensing, head, head_data, sensing, start
 from tests.theory.oracles import matrix_flow
 
@@ -134,40 +133,22 @@ def test_single_numbers_follow_the_diagonal_flow():
             torch.testing.assert_close(flow.singular_values[j][:, 0], diagonal[:, j].abs(), rtol=1e-5, atol=1e-5)
 
 
+def test_times_at_1e_32_are_those_of_84_digits():
+    """3 x 3 sensing, all three stages, by Runge and Kutta's method of order 4, extrapolated and frozen as data."""
+    reference = load_many_digits()
+    net = sensing(reference["settings"]["seed"], 3, 3)
+    flow = solve(net, reference["settings"]["seed"], reference["settings"]["log10_alpha"], 1.05, rtol=1e-11)
+    torch.testing.assert_close(flow.stage_times, torch.tensor(reference["times"]).double(), rtol=1e-7, atol=0)
+
+
 @pytest.mark.slow
-def test_the_first_time_at_1e_32_is_that_of_forty_digits():
-    """3 x 3 sensing, by Runge and Kutta's method of order 4 in 40 digits, extrapolated."""
-    net = sensing(4, 3, 3)
-    flow = solve(net, 4, -32, 1.0, rtol=1e-11)
-    gram, moment = net._gram.numpy(), net._moment.numpy()
-    first = np.concatenate([f.numpy() for f in start(net, 4)])
-    coarse, fine = (_mp_time(gram, moment, first, -32, step, rank=0) for step in (0.04, 0.02))
-    assert float(flow.stage_times[0]) == pytest.approx(fine + (fine - coarse) / 15, rel=1e-6)
-
-
-def _mp_time(gram, moment, z, log10_alpha, step, rank):
-    d = len(z) // 2
-    with mpmath.workdps(40):
-        as_mpf = np.vectorize(mpmath.mpf, otypes=[object])
-        gram, moment, z = as_mpf(gram), as_mpf(moment), as_mpf(z) * mpmath.mpf(10) ** log10_alpha
-        h = mpmath.mpf(step / np.linalg.norm(moment.astype(float).reshape(d, d), 2))
-
-        def slope(z):
-            g = (moment - gram @ (z[:d] @ z[d:].T).reshape(-1)).reshape(d, d)
-            return np.concatenate([g @ z[d:], g.T @ z[:d]])
-
-        before = size = 0.0
-        n = 0
-        while size <= 1e-3:
-            n, before = n + 1, size
-            k1 = slope(z)
-            k2 = slope(z + h / 2 * k1)
-            k3 = slope(z + h / 2 * k2)
-            k4 = slope(z + h * k3)
-            z = z + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-            size = np.linalg.svd((z[:d] @ z[d:].T).astype(float), compute_uv=False)[rank]
-        part = math.log(1e-3 / before) / math.log(size / before)
-        return float(h) * (n - 1 + part) / (-log10_alpha * math.log(10.0))
+def test_the_reference_of_84_digits_can_be_made_again():
+    """The first stage at the coarse step; the stored one came from the same program."""
+    reference = load_many_digits()
+    again = sensing_times(**SENSING, step=COARSE, num_stages=1)
+    assert again == pytest.approx(reference["coarse"][:1], rel=1e-12)
+    for coarse, fine, time in zip(reference["coarse"], reference["fine"], reference["times"], strict=True):
+        assert abs(fine - time) < abs(coarse - time) / 8
 
 
 def test_balancedness_is_kept_and_the_loss_falls():
