@@ -74,7 +74,7 @@ def test_figures_of_the_toy(quantity, how, spoiled, tmp_path):
 def test_robustness(how, spoiled, tmp_path):
     spoiled("product_perturbed", HOW[how], only="toy-robustness-4.4")
     gallery = build_figures(toy_runs(tmp_path))
-    assert set(gallery.missing) == {"toy_robustness"}
+    assert set(gallery.missing) == {"toy_robustness", "matrix_stages", "adam_phases"}
     assert gallery.missing["toy_robustness"].startswith("toy-robustness-4.4/0 has ")
 
 
