@@ -62,7 +62,7 @@ def check_descent(
     if not _SMALLEST_LOG10_ALPHA <= log10_alpha < 0:
         raise ValueError(
             f"`log10_alpha` must be from {_SMALLEST_LOG10_ALPHA:g} to below 0 for an optimiser, which holds weights in "
-            f"float64; got {log10_alpha}: use the flow, which works at any α."
+            f"float64; got {log10_alpha}: use `solve_flow` or `solve_matrix_flow`, which work at any α."
         )
     if optimiser not in _OPTIMISERS:
         hint = did_you_mean(optimiser, _OPTIMISERS) or "Choose one of them."

@@ -18,6 +18,11 @@ OF_EVERY_SEED = {
     "nothing-leaves@toy-flow-1e-32",
     "unique-winner@toy-stages",
     "strict-minimum@toy-stages",
+    "strict-minimum@toy-full-stages",
+    "generic@toy-full-stages",
+    "fewer-join@toy-decay-stages",
+    "one-joins-per-stage@toy-layernorm-stages",
+    "later@toy-random-targets",
 }
 
 
