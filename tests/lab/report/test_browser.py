@@ -95,6 +95,10 @@ def test_report_loads(scheme, width, report, open_page):
     assert len(drawn) > 30
     assert all(drawn)
     assert overflow(page) <= 0
+    one_line = (
+        "[...document.querySelectorAll('.answer')].every(e => e.offsetHeight < 30 && e.scrollWidth <= e.clientWidth)"
+    )
+    assert page.evaluate(one_line)  # "not tested" lies beside its sentence, not over the next one
     assert contrast(page, "h1") > 7
     assert contrast(page, "figcaption") > 4.5
     assert contrast(page, ".fails") > 4.5
