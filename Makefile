@@ -49,7 +49,7 @@ test-slow: $(EVERYTHING) ## large files, faults, long accuracy runs
 	$(BIN)/pytest -m slow --timeout=1200 --durations=10
 
 census: $(EVERYTHING) ## docs/families.md again: every model type of transformers against its own attention
-	$(BIN)/python -W ignore -m tools.census
+	PYTHONHASHSEED=0 $(BIN)/python -W ignore -m tools.census
 
 test-gpu: ## needs a CUDA device; uses the interpreter at hand (PYTHON=...), installs nothing
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -p no:cacheprovider

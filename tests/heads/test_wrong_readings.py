@@ -259,3 +259,8 @@ def test_attention_by_hashing_has_no_softmax():
     model = type("YosoAttention", (SeparateAttention,), {})(8, 2)
     with pytest.raises(ValueError, match="Scores must be a softmax"):
         resolve(model, num_heads=2)
+
+
+def test_a_term_of_scores_that_is_made_from_values_is_named():
+    state = weights("layers.0.self_attn", ["q_proj", "k_proj", "v_proj", "o_proj", "dt_proj"])
+    assert any(note.startswith("value bias") for note in resolve(state, num_heads=2).notes)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tools.census._disk import compare_with_disk
 from tools.census._feed import Run, attention_forwards, forwards
-from tools.census._forward import KINDS, Recorder, randomise, recording
+from tools.census._forward import KINDS, Recorder, Softmax, randomise, recording
 from tools.census._judge import Factors, Verdict, factors, judge
 from tools.census._tiny import build
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from rankrise.heads import AttentionLayer, HeadMap, resolve
 NOTES = {
     "rotation": ("RoPE", "latent"),
     "norm": ("QK-norm", "latent", "inner norm"),
-    "gate": ("gate", "sink", "query scale"),
+    "gate": ("gate", "sink", "query scale", "value bias"),
     "convolution": ("convolution",),
     "cap": ("cap",),
     "bias": ("biases",),
@@ -90,16 +90,19 @@ def examine(model_type: str) -> Record:
 
 
 def has_softmax(model: nn.Module) -> bool:
-    """Return whether a forward of the model or a part of it has a softmax; where none can be run, it may have one."""
+    """Return whether a forward of the model or of a part of it has a softmax of a product of queries and keys.
+
+    Where no forward can be run, names decide.
+    """
     has_run = False
     for _, run in forwards(model, 0):
         recorder = Recorder(frozenset(), frozenset())
         with contextlib.suppress(Exception), torch.no_grad(), recorder:
             run()
             has_run = True
-        if any(getattr(e, "scores", torch.zeros(())).ndim >= 3 for e in recorder.events):
+        if any(isinstance(event, Softmax) and event.of_product for event in recorder.events):
             return True
-    return not has_run
+    return not has_run and any(re.search(r"att(n|ention)\.", name) for name, _ in model.named_parameters())
 
 
 @dataclass

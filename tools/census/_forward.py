@@ -44,6 +44,7 @@ class Softmax:
 
     scores: Tensor
     probabilities: Tensor
+    of_product: bool  # whether as many scores came out of a batched product before, as those of queries and keys do
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Recorder(TorchDispatchMode):
     inside: int = 0  # depth of attention modules that are running
     outputs: frozenset[int] = frozenset()  # addresses of the weights W_O among them
     between: bool = False  # whether the last product was with W_Q, W_K or W_V
+    sizes: set[int] = field(default_factory=set)  # numbers of entries that batched products gave
     met: set[str] = field(default_factory=set)  # the kinds of which something was taken out
 
     def __post_init__(self) -> None:
@@ -76,12 +78,15 @@ class Recorder(TorchDispatchMode):
             self.met.add("cap")
             return args[0].clone()
         out = func(*args, **kwargs)
+        if name in (aten.bmm, aten.baddbmm):
+            self.sizes.add(out.numel())
         if name in (aten.mm, aten.bmm):
             self._product(args[0], args[1], out)
         elif name in (aten.addmm, aten.baddbmm):
             self._product(args[1], args[2], out)
         elif name in (aten._softmax, aten._safe_softmax) and args[1] in (-1, args[0].ndim - 1):
-            self.events.append(Softmax(args[0].detach().clone(), out.detach().clone()))
+            of_product = args[0].numel() in self.sizes
+            self.events.append(Softmax(args[0].detach().clone(), out.detach().clone(), of_product))
         elif name is aten.convolution and args[1].shape[2:].numel() == 1 and args[8] == 1:
             self._convolution(args[0], args[1], out)
         return out

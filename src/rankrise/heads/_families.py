@@ -51,6 +51,7 @@ LAYOUTS: tuple[Layout, ...] = (
     _separate("InternVL", "q_proj", "k_proj", "v_proj", "projection_layer"),
     _separate("Gemma 4", "q_proj.linear", "k_proj.linear", "v_proj.linear", "o_proj.linear"),
     _separate("Gemma 4 audio", "q_proj.linear", "k_proj.linear", "v_proj.linear", "post.linear"),
+    _separate("Gemma 3n audio", "attn.q_proj", "attn.k_proj", "attn.v_proj", "post", in_attention=True),
     _separate("BERT", "self.query", "self.key", "self.value", "output.dense", in_attention=True),  # and RoBERTa
     _separate("DeBERTa-v2", "self.query_proj", "self.key_proj", "self.value_proj", "output.dense", in_attention=True),
     _separate(
@@ -74,6 +75,7 @@ LAYOUTS: tuple[Layout, ...] = (
     _separate("PVT v2", "query", "key", "value", "proj"),
     _separate("ProphetNet", "query_proj", "key_proj", "value_proj", "out_proj"),
     _separate("wq/wk/wv/wo", "wq", "wk", "wv", "wo"),
+    _separate("Sapiens 2 on disk", "wq", "wk", "wv", "proj"),
     _separate("CTRL", "Wq", "Wk", "Wv", "dense"),
     _separate("T5", "q", "k", "v", "o", in_attention=True),  # and MPNet
     _separate("DistilBERT", "q_lin", "k_lin", "v_lin", "out_lin"),  # and XLM
@@ -103,7 +105,7 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 
 # Attributes of a module and keys of a config that state numbers of heads.
-NUM_HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads")
+NUM_HEADS = ("num_heads", "num_attention_heads", "n_head", "n_heads", "nhead", "heads", "conf_num_attention_heads")
 NUM_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head")
 HEAD_DIM = ("head_dim", "attention_head_size", "head_size", "d_head", "d_kv")
 
@@ -144,29 +146,73 @@ NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IG
 CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|^(attn2|x_attn)$", re.IGNORECASE)
 CROSS_PATH = re.compile(r"(^|\.)(pre_assign_attn\.|cross_attention\.attention$)")  # GroupViT's groups; Perceiver
 OUTPUT_GATE = re.compile(r"(^|\.)(g_proj|(attn_|output_|out_)?gate(_proj)?)\.weight$")
-INNER_NORM = re.compile(r"(^|\.)(\w*sub_norm|inner_\w*(ln|norm)|attn_sub\w*|o_norm)\.weight$")
-RELATIVE_NAME = re.compile(
-    r"(^|\.)(bbox_projection|pe_k|emb_rel_k|linear_pos"
-    r"|relative_\w*proj|pos_proj|pos_bias_[uv]|rel_\w+|r_proj|r_kernel|distance_\w+)"
-)
-SPARSE_CLASS = re.compile(
-    r"Gemma(4|3n)Audio|Longformer|LED|BigBird|LocalSelfAttention|LocalAttention|TransientGlobal|ProbSparse|GlobalLocal"
-)
-SPARSE_NAME = re.compile(r"(^|\.)indexer\.")  # weights that choose the tokens to attend to
-POSITION_CLASS = re.compile(r"^Bros|^SpeechT5EncoderLayer$|^SEWDAttention$|^Lilt|^LayoutLMv[23]")
-# One softmax over the own sequence and another model's: its encoder, or the model that it drafts for.
-SHARED_SOFTMAX_CLASS = re.compile(r"MergedAttention$|^MuseGlimmerAssistantAttention$")
-STREAMS_CLASS = re.compile(r"^ProphetNetNgramSelfAttention$")
-POOLED_CLASS = re.compile(r"^FunnelRelMultiheadAttention$|^HieraMaskUnitAttention$")
-BEFORE_CONVOLUTION = re.compile(r"(^|\.)convolution_projection_\w+\.")
-REDUCED_NAME = re.compile(r"(^|\.)(convolution_projection_key|sr|sequence_reduction|spatial_reduction)(\.|$)")
 QUERY_SCALE = re.compile(r"(^|\.)(per_dim_scale|scaling)$")  # a learned factor for every dimension of a head
 VALUE_SCALE = ("attention_value_scale", "v_scale", "mla_scale_kv_lora")
-SINK_NAME = re.compile(r"(^|\.)sinks?$")
-TOKEN_CONVOLUTION = re.compile(r"(^|\.)[qkv]_\w*conv\w*\.")
 QUERIES_OF_THEIR_OWN = re.compile(
     r"(probe|latents|latent_queries|latent_query|pooling_attention_query)"
 )  # learned tokens that read the sequence
+
+# What the products leave out, in the order of the notes: a sign among the names of weights below the attention module,
+# or in the classes of the modules below it and of its block; None where there is none.
+LEFT_OUT: tuple[tuple[re.Pattern[str] | None, re.Pattern[str] | None, str], ...] = (
+    (
+        re.compile(r"(^|\.)(\w*sub_norm|inner_\w*(ln|norm)|attn_sub\w*|o_norm)\.weight$"),
+        None,
+        "inner norm: what the heads have read is normed before W_O; V Oᵀ is without that norm",
+    ),
+    (
+        re.compile(
+            r"(^|\.)(bbox_projection|pe_k|emb_rel_k|linear_pos"
+            r"|relative_\w*proj|pos_proj|pos_bias_[uv]|rel_\w+|r_proj|r_kernel|distance_\w+)"
+        ),
+        re.compile(r"^Bros|^SpeechT5EncoderLayer$|^SEWDAttention$|^Lilt|^LayoutLMv[23]"),
+        "positions: scores have terms of relative positions, which K Qᵀ does not contain",
+    ),
+    (
+        re.compile(r"(^|\.)[qkv]_\w*conv\w*\."),
+        None,
+        "convolution: keys and values are convolved along the tokens after projection; K Qᵀ is before",
+    ),
+    (
+        re.compile(r"(^|\.)convolution_projection_\w+\."),
+        None,
+        "convolution: queries, keys and values read tokens that are convolved with their neighbours",
+    ),
+    (
+        re.compile(r"(^|\.)dt_proj\.weight$"),  # Doge
+        None,
+        "value bias: the scores of every key have a term made from its value, which K Qᵀ does not contain",
+    ),
+    (
+        None,
+        re.compile(r"MergedAttention$|^MuseGlimmerAssistantAttention$"),
+        "merged: the same weights also read the other sequence's keys and values, in the same softmax",
+    ),
+    (
+        None,
+        re.compile(r"^ProphetNetNgramSelfAttention$"),
+        "streams: further streams of queries have scores of their own, beside those of K Qᵀ",
+    ),
+    (
+        None,
+        re.compile(r"^FunnelRelMultiheadAttention$|^HieraMaskUnitAttention$"),
+        "pooled: in some layers queries are pooled over neighbouring tokens, before or after projection",
+    ),
+    (
+        re.compile(r"(^|\.)indexer\."),  # weights that choose the tokens to attend to
+        re.compile(
+            r"Gemma(4|3n)Audio|Longformer|LED|BigBird|LocalSelfAttention|LocalAttention|TransientGlobal|ProbSparse"
+            r"|GlobalLocal"
+        ),
+        "sparse: a token attends to some others only, in blocks or by choice, with the scores of K Qᵀ",
+    ),
+    (re.compile(r"(^|\.)sinks?$"), None, "sink: a learned score without a value takes part in the softmax"),
+    (
+        re.compile(r"(^|\.)(convolution_projection_key|sr|sequence_reduction|spatial_reduction)(\.|$)"),
+        None,
+        "reduced: keys and values read a shorter sequence, made from the same tokens",
+    ),
+)
 
 # Signs of layers whose scores are no softmax: linear attention, delta rules, state spaces. The names are those of
 # weights of the attention module itself.

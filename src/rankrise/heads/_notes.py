@@ -5,32 +5,21 @@ from typing import Any
 
 from rankrise.heads._families import (
     ATTENTION_NAME,
-    BEFORE_CONVOLUTION,
     COSINE_SCALE,
     CROSS_NAME,
     CROSS_PATH,
-    INNER_NORM,
+    LEFT_OUT,
     NOT_MISSED_NAME,
     NOT_SOFTMAX_CLASS,
     NOT_SOFTMAX_NAME,
     NOT_SOFTMAX_PATH,
     OUTPUT_GATE,
-    POOLED_CLASS,
-    POSITION_CLASS,
     QK_NORM,
     QK_NORM_MODULE,
     QUERIES_OF_THEIR_OWN,
     QUERY_SCALE,
-    REDUCED_NAME,
-    RELATIVE_NAME,
     ROTARY_CONFIG,
     ROTARY_TYPES,
-    SHARED_SOFTMAX_CLASS,
-    SINK_NAME,
-    SPARSE_CLASS,
-    SPARSE_NAME,
-    STREAMS_CLASS,
-    TOKEN_CONVOLUTION,
     VALUE_SCALE,
 )
 from rankrise.heads._inventory import Inventory, ancestors, lookup
@@ -79,27 +68,11 @@ def layer_notes(
     elif gate := next((name for name in below if OUTPUT_GATE.search(name) and name not in names.values()), None):
         gated = gate.removesuffix(".weight").split(".")[-1]
         notes.append(f"gate: the output is multiplied by a gate ({gated!r}) before W_O; V Oᵀ is without it")
-    if any(INNER_NORM.search(name) for name in below):
-        notes.append("inner norm: what the heads have read is normed before W_O; V Oᵀ is without that norm")
     classes = [inventory.module_class(place) for place in (*_modules_below(inventory, path), *ancestors(path)[:1])]
-    if any(RELATIVE_NAME.search(name) for name in below) or any(map(POSITION_CLASS.search, classes)):
-        notes.append("positions: scores have terms of relative positions, which K Qᵀ does not contain")
-    if any(TOKEN_CONVOLUTION.search(name) for name in below):
-        notes.append("convolution: keys and values are convolved along the tokens after projection; K Qᵀ is before")
-    if any(BEFORE_CONVOLUTION.search(name) for name in below):
-        notes.append("convolution: queries, keys and values read tokens that are convolved with their neighbours")
-    if any(map(SHARED_SOFTMAX_CLASS.search, classes)):
-        notes.append("merged: the same weights also read the other sequence's keys and values, in the same softmax")
-    if any(map(STREAMS_CLASS.search, classes)):
-        notes.append("streams: further streams of queries have scores of their own, beside those of K Qᵀ")
-    if any(map(POOLED_CLASS.search, classes)):
-        notes.append("pooled: in some layers queries are pooled over neighbouring tokens, before or after projection")
-    if any(map(SPARSE_CLASS.search, classes)) or any(map(SPARSE_NAME.search, below)):
-        notes.append("sparse: a token attends to some others only, in blocks or by choice, with the scores of K Qᵀ")
-    if any(SINK_NAME.search(name) for name in below):
-        notes.append("sink: a learned score without a value takes part in the softmax")
-    if any(REDUCED_NAME.search(name) for name in below):
-        notes.append("reduced: keys and values read a shorter sequence, made from the same tokens")
+    for among_names, among_classes, note in LEFT_OUT:
+        named = among_names is not None and any(map(among_names.search, below))
+        if named or (among_classes is not None and any(map(among_classes.search, classes))):
+            notes.append(note)
     if any(_is_scale(lookup(witness, key)) for witness in inventory.witnesses(path) for key in VALUE_SCALE):
         notes.append("scale: values are multiplied by a constant, which V Oᵀ is without")
     if _is_cross(inventory, layout, path, views):
