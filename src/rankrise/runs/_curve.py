@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-MOST_ENTRIES = 16_000_000  # of an array with gaps: of the theory's perturbations each has steps of its own
+MOST_ENTRIES = 16_000_000  # most entries of an array with gaps, such as perturbations that have steps of their own
 Gaps = Literal["none", "tail", "heads"]
 Gaps.__doc__ = (
     "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
@@ -97,7 +97,7 @@ def _dense(part: "pa.Table", quantity: str, circuit: str, *, layer: int | None, 
     columns = [part[name].to_numpy() for name in ("step", "layer", "head", "index")]
     found = [np.unique(column, return_inverse=True) for column in columns]
     shape_of_all = [len(places) for places, _ in found]
-    if math.prod(shape_of_all) > max(MOST_ENTRIES, 4 * part.num_rows):  # before anything of this size is made
+    if math.prod(shape_of_all) > max(MOST_ENTRIES, 4 * part.num_rows):  # checked before anything of this size is made
         raise NotMeasurable(f"The run has `{quantity}` of {circuit!r} at places that fit into no array: run it again.")
     values: Array = np.full(shape_of_all, np.nan)
     values[tuple(place for _, place in found)] = part["value"].to_numpy()

@@ -277,9 +277,10 @@ class RankTracker:
             self._recorder.sync()
 
     def live(self, *, seconds: float = 2.0) -> None:
-        """Show the loss and the ranks by layer in this cell of a notebook while training runs, before the loop begins.
+        """Show the loss and the ranks by layer in this cell of a notebook while training runs.
 
-        Drawing happens between two steps, at most every `seconds`. Elsewhere a warning names `rankrise serve`.
+        Call this before the loop begins. The curves are drawn between two steps, at most every `seconds`. Outside a
+        notebook a warning names `rankrise serve` instead.
         """
         if self.is_recording:
             self._recorder.show(self.out, seconds)
