@@ -30,7 +30,7 @@ else:
         from tests.fuzz.formats import FORMATS, Reader
 
 _HANG_SECONDS = 60
-_LEAST_CASES = 60  # also where they take longer than the time that is given
+_LEAST_CASES = 60  # so many files are read even if they take longer than the given time
 _LONGEST = 2**16
 
 
@@ -65,7 +65,7 @@ class Search:
             self.report()
 
     def is_over(self, end):
-        """Whether this process has had its seconds of the processor and its least number of files."""
+        """Whether this process has used its time of the processor and has read the least number of files."""
         return time.process_time() > end and self.counts["cases"] >= _LEAST_CASES
 
     def report(self):
