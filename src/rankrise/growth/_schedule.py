@@ -30,11 +30,6 @@ class Schedule:
     micro_batches: int  # m: a window has m for its part "right", m for "left" and 2m for "signal"
     cut_at: int | None
 
-    @property
-    def starts_uniform(self) -> bool:
-        """Whether every module begins with directions."""
-        return self.mode in ("both", "cut")
-
     def opens_at(self, step: int) -> bool:
         """Whether a window begins after this step."""
         return any(event - self.window == step for event in self.events)

@@ -129,7 +129,7 @@ def read_stream(folder: UntrustedFolder, name: str, *, most_rows: int | None = N
     import pyarrow as pa
 
     data = folder.read(name, most_bytes=_most_bytes(most_rows))
-    reader = _Reader(data, folder.show(name), most_rows)
+    reader = _Reader(folder.show(name), most_rows)
     num_torn = _read_blocks(reader, data)
     table = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
     return StreamContents(table, len(data) - reader.end, num_torn)
@@ -195,7 +195,7 @@ class StreamTail:
 
         data = self._head + new
         left = None if self._most_rows is None else self._most_rows - self._num_rows
-        reader = _Reader(data, self._folder.show(self._name), left, goes_on=bool(self._head))
+        reader = _Reader(self._folder.show(self._name), left, goes_on=bool(self._head))
         reader.end = len(self._head)
         _read_blocks(reader, data)
         self._end += reader.end - len(self._head)
@@ -232,12 +232,12 @@ def _read_blocks(reader: "_Reader", data: bytes) -> int:
 class _Reader:
     """Collects the good blocks of a stream; if the reading `goes_on` from an earlier one there may be no new block."""
 
-    def __init__(self, data: bytes, where: str, most_rows: int | None, *, goes_on: bool = False) -> None:
+    def __init__(self, where: str, most_rows: int | None, *, goes_on: bool = False) -> None:
         self.blocks: list[pa.RecordBatch] = []
         self.head = 0  # length of the schema, which comes before the first block
         self.end = 0  # where the last good block ends
         self._num_rows = 0
-        self._data, self._where, self._most_rows, self._goes_on = data, where, most_rows, goes_on
+        self._where, self._most_rows, self._goes_on = where, most_rows, goes_on
 
     def read_from(self, begin: int, stream: bytes) -> bool:
         """Read blocks of a stream whose first block lies at `begin` of the file. Return whether one of them is good."""

@@ -277,10 +277,9 @@ class RankTracker:
             self._recorder.sync()
 
     def live(self, *, seconds: float = 2.0) -> None:
-        """Show the loss and the ranks by layer in this cell of a notebook while training runs.
+        """Show the loss and the ranks by layer in this cell of a notebook while training runs; call it before the loop.
 
-        Call this before the loop begins. The curves are drawn between two steps, at most every `seconds`. Outside a
-        notebook a warning names `rankrise serve` instead.
+        The curves are drawn between two steps, at most every `seconds`. Outside a notebook a warning says what to do.
         """
         if self.is_recording:
             self._recorder.show(self.out, seconds)
