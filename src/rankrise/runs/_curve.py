@@ -79,7 +79,7 @@ def read_curve(
         raise NotMeasurable(f"{source} has no quantity {quantity!r}. {_known(quantity, names)}")
     circuits = pc.unique(part["circuit"]).to_pylist()
     if circuit is None and len(circuits) > 1:
-        raise NotMeasurable(f"`circuit` must say which `{_trimmed(quantity)}` is meant; {source} has {_list(circuits)}.")
+        raise NotMeasurable(f"`circuit` must say which `{_trim(quantity)}` is meant; {source} has {_list(circuits)}.")
     chosen = circuits[0] if circuit is None else circuit
     if chosen not in circuits:
         raise NotMeasurable(f"{source} has no `{quantity}` of circuit {chosen!r}. {_known(chosen, circuits)}")
@@ -99,7 +99,7 @@ def _dense(part: "pa.Table", quantity: str, circuit: str, *, layer: int | None, 
     found = [np.unique(column, return_inverse=True) for column in columns]
     shape_of_all = [len(places) for places, _ in found]
     if math.prod(shape_of_all) > max(MOST_ENTRIES, 4 * part.num_rows):  # checked before anything of this size is made
-        what = f"`{_trimmed(quantity)}` of {_trimmed(circuit)!r}"
+        what = f"`{_trim(quantity)}` of {_trim(circuit)!r}"
         raise NotMeasurable(f"The run has {what} at places that fit into no array: run it again.")
     values: Array = np.full(shape_of_all, np.nan)
     values[tuple(place for _, place in found)] = part["value"].to_numpy()
@@ -116,10 +116,10 @@ def _known(name: str, names: list[str]) -> str:
 
 def _list(names: list[str]) -> str:
     more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
-    return ", ".join([*(repr(_trimmed(name)) for name in sorted(names)[:_MOST_NAMES]), *more])
+    return ", ".join([*(repr(_trim(name)) for name in sorted(names)[:_MOST_NAMES]), *more])
 
 
-def _trimmed(name: str) -> str:
+def _trim(name: str) -> str:
     """Return a name for a message, cut if it is longer than the name of a quantity or a circuit is."""
     return name if len(name) <= _MOST_LETTERS else f"{name[:_MOST_LETTERS]}…"
 
