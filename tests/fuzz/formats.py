@@ -69,7 +69,7 @@ class Format:
     reshape: Callable  # a change of the structure: (data, random, valid) -> data
     fit: Callable = _nothing  # what a sender would change along, such as checksums
     is_changed_by_reading: bool = False
-    is_ever_refused: bool = True  # a damaged environment is passed over, because no number depends on it
+    is_passed_over: bool = False  # a damaged file is no error, because no number depends on it
 
     def valid(self):
         """The content of a valid file."""
@@ -108,6 +108,8 @@ class Reader:
                 self._form.read(self._folder)
             except DOCUMENTED as error:
                 check_refusal(error)
+                if self._form.is_passed_over:
+                    raise AssertionError(f"a damaged file is refused, not passed over: {error}") from error
                 return False
         return True
 
@@ -305,7 +307,7 @@ FORMATS = {
         Format("kohya", _make_kohya, "x.safetensors", _read_image_adapter, mutations.change_safetensors),
         Format("diffusers", _make_diffusers, "x.safetensors", _read_image_adapter, mutations.change_metadata),
         Format(
-            "verdicts", _make_verdicts, "verdicts.json", _read_verdicts, mutations.change_json, is_ever_refused=False
+            "verdicts", _make_verdicts, "verdicts.json", _read_verdicts, mutations.change_json, is_passed_over=True
         ),
         Format("manifest", _make_network, f"{_RUN}/MANIFEST.json", _READ_RUN, mutations.change_json),
         Format("spec", _make_network, f"{_RUN}/spec.json", _READ_RUN, mutations.change_json, _forge(_RUN, "spec.json")),
@@ -314,7 +316,7 @@ FORMATS = {
         ),
         Format(
             "env", _make_network, f"{_RUN}/env.json", _READ_RUN, mutations.change_json, _forge(_RUN, "env.json"),
-            is_ever_refused=False,
+            is_passed_over=True,
         ),
         Format(
             "parquet", _make_network, f"{_RUN}/metrics.parquet", _READ_RUN, mutations.change_parquet,

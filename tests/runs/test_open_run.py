@@ -87,6 +87,16 @@ def test_what_a_run_lacks_is_said_with_what_it_has(run, arguments, message):
         run.curve(**arguments)
 
 
+def test_names_from_somebody_else_are_cut_in_messages(tmp_path):
+    run = create_run(tmp_path / "long", spec={}, initial={"w": torch.zeros(1)})
+    for number in range(30):
+        run.append(rows(1, "loss", [1.0], circuit=f"{number:02d}" + "x" * 200))
+    run.close()
+    with pytest.raises(NotMeasurable, match=rf"'00{'x' * 38}…', .*, 6 more\.$") as caught:
+        rr.open_run(tmp_path / "long").curve("loss")
+    assert len(str(caught.value)) < 1300
+
+
 def test_heads_are_ranked_by_what_they_learned(run):
     heads = run.heads()
     assert len(heads) == LAYERS * HEADS

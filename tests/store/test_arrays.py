@@ -42,7 +42,7 @@ def test_anything_else_is_refused_in_a_sentence(tmp_path, make, reason):
 
 
 def test_another_compression_is_refused(tmp_path):
-    """Its errors would not be those of numpy, and it unpacks small files to more."""
+    """The errors of such a method are not those of numpy, and it unpacks small files to larger ones."""
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("x.npy", npy_head((1,)) + bytes(8))
     with pytest.raises(UntrustedInputError, match="x is compressed as numpy never does"):

@@ -80,7 +80,7 @@ def existing(*paths: Path) -> None:
         FileNotFoundError: One of the paths does not exist.
     """
     for path in paths:
-        if not os.path.lexists(path) and "@" not in str(path):  # which may be a name on the hub
+        if not os.path.lexists(path) and "@" not in str(path):  # a name with "@" may be one on the hub
             name = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
             raise FileNotFoundError(f"{name} does not exist.")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rankrise.checkpoints import Advice, Extraction
 
 _INPUTS = 256  # inputs of --data that --function reads at most
-_WORTH_A_NOTE = 1e-3  # of the change: what other ranks within the budget might keep beyond the ones chosen
+_WORTH_A_NOTE = 1e-3  # share of the change that other ranks within the budget might keep beyond the chosen ones
 
 Energy = Annotated[float | None, typer.Option(help="Share of its change that every module keeps [default: 0.95]")]
 Rank = Annotated[int | None, typer.Option(help="The same rank for every module.")]
@@ -127,7 +127,7 @@ def lora(
 
 
 def _by_function(base: Path, tuned: Path, error: float, data: Path, report: Callable[[str], None]) -> dict[str, int]:
-    """Ranks that keep the outputs within `error`; what they reach is said on stderr."""
+    """Ranks that keep the outputs within `error`; a line on stderr says which distance they reach."""
     from rankrise.checkpoints import choose_ranks
 
     def on_module(name: str, done: int, total: int) -> None:

@@ -80,7 +80,7 @@ def sweep(
 
 
 def the_workers(num: int | None, memory_limit: str, scheduler: str | None) -> "Workers":
-    """The workers that options ask for.
+    """Make the workers that the options ask for.
 
     Raises:
         ModuleNotFoundError: Dask is not installed.
@@ -170,7 +170,7 @@ def _print_plans(plans: "list[PlannedRun]", as_json: bool) -> None:
 
 
 def _note_plan(plans: "list[PlannedRun]", out: Path) -> None:
-    """Write down what is asked for, so that `rr.open_sweep` knows the runs that have not begun."""
+    """Write down which runs are asked for, so that `rr.open_sweep` knows those that have not begun."""
     from rankrise.lab.experiments import to_json
     from rankrise.runs import write_sweep_plan
 
@@ -178,7 +178,7 @@ def _note_plan(plans: "list[PlannedRun]", out: Path) -> None:
 
 
 def _print_runs(attempts: "list[Attempt]", out: Path, as_json: bool) -> None:
-    """Print what came out on stdout: one row for each run, and why some have failed."""
+    """Print one row for each run on stdout, and the reasons of runs that failed."""
     from rankrise.runs import read_sweep
 
     found = read_sweep(out, [attempt.run.folder for attempt in attempts])

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rankrise.runs._run_data import RunData
 
 CIRCUITS = ("kq", "vo")
-_OF_THE_MODEL = ("", "ntk")  # circuits of numbers of the model as a whole: the user's own, and those of the kernel
-_MOST_SAMPLES = 100  # of a curve whose stages are looked for: the search costs the square of this
-_MIN_RISE = 0.25  # of a rank: smaller steps are drift, not a direction more
+_OF_THE_MODEL = ("", "ntk")  # circuits that numbers of the whole model have: what the user logged, and the kernel
+_MOST_SAMPLES = 100  # most samples of a curve whose stages are looked for, because the search costs their square
+_MIN_RISE = 0.25  # smallest step of a rank that counts: a smaller one is drift, and no further direction
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def find_stages(run: "RunData") -> tuple[RunStage, ...]:
     """
     found: list[RunStage] = []
     for name in ("loss", "train_loss"):
-        if run.has(name) and (loss := run.curve(name)).values.ndim == 1:  # not one for every head or layer
+        if run.has(name) and (loss := run.curve(name)).values.ndim == 1:  # not a loss for every head or layer
             found += _stages(loss.steps, loss.values, kind="loss")
             break
     for circuit in CIRCUITS:
@@ -167,7 +167,7 @@ def layer_means(run: "RunData", quantity: str, circuit: str) -> tuple[Sequence[i
 
 
 def whole_numbers(run: "RunData", most: int = 24) -> dict[str, Curve]:
-    """Numbers of the model as a whole, by name, the loss first: what the user logged, and what probes read."""
+    """The numbers of the model as a whole by name, the loss first: what the user logged, and what probes read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Numbers of the curves of runs: early means, final values, rank correlation, and runs that were recorded alike."""
+"""Numbers of the curves of runs: early means, rank correlation, and runs that were recorded alike."""
 
 from collections.abc import Sequence
 
@@ -27,16 +27,6 @@ def read_alike(runs: Sequence[RunData], quantity: str, circuit: str, *, gaps: Ga
                 f"{run.source} has not recorded `{quantity}` of {circuit} as {runs[0].source} has: run it again."
             )
     return parts
-
-
-def final_values(run: RunData, quantity: str, circuit: str) -> Array:
-    """The values at the last measurement, (layers, heads, index).
-
-    Raises:
-        NotMeasurable: The quantity is missing or incomplete.
-    """
-    values: Array = run.path(quantity, circuit).values[-1]
-    return values
 
 
 def early_mean(steps: Array, values: Array, part: float = 0.05) -> Array:

@@ -15,7 +15,7 @@ from rankrise.store._untrusted import UntrustedInputError, open_file, show
 if TYPE_CHECKING:
     import numpy as np
 
-_SINGLE = b"\x93NUMPY"  # with this begins an .npy
+_SINGLE = b"\x93NUMPY"  # the first bytes of an .npy
 _HEAD_BYTES = 2**16
 _UNREADABLE = (  # what `zipfile` and numpy raise for a file that is no .npz
     ValueError, KeyError, EOFError, TypeError, RuntimeError, MemoryError, zlib.error, zipfile.BadZipFile,
@@ -28,17 +28,17 @@ def read_npz(
 ) -> "dict[str, np.ndarray[Any, Any]]":
     """Read arrays of real numbers from an `.npz`.
 
-    A large file may hold large arrays; a small one must not unpack to much (`RANKRISE_MOST_BYTES`). Every number counts
-    8 bytes, whatever it is stored as, because it may be read as float64.
+    A large file may hold large arrays, but a small file must not unpack to a large one (`RANKRISE_MOST_BYTES`). Every
+    number counts as 8 bytes whatever its dtype is, because it may be read as float64.
 
     Args:
         path: The file.
         names: The arrays to read; by default all.
-        argument: What the user calls the file, for the message.
+        argument: The name of the option or argument that gave the path, for messages.
 
     Raises:
         OSError: The file is missing or cannot be read.
-        UntrustedInputError: It is no such file, an array is missing, does not hold real numbers, or is too large.
+        UntrustedInputError: The file is no .npz, or an array is missing, holds no real numbers, or is too large.
 
     >>> import numpy as np, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "data.npz")

@@ -1,8 +1,8 @@
 """The theory as an engine: networks with diagonal or full weights, their gradient flow, and Algorithm 1.
 
 `diagonal` holds networks h(x; u ⊙ v), their flow at any α and their stages; `matrix` holds heads with full matrices.
-Data, losses, the step of the stiff solver and the status of a computation are shared by both. `lazy_flow` trains a
-network beside its linearisation.
+Both share data, losses, the step of the stiff solver and the status of a computation. `lazy_flow` trains a network
+beside its linearisation.
 """
 
 from rankrise.theory._lazy import TIGHT_CONSTANT as TIGHT_CONSTANT

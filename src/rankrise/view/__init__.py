@@ -63,5 +63,5 @@ from rankrise.view._stages_figure import stages_figure as stages_figure
 if TYPE_CHECKING:
     from rankrise.view._diff_page import diff_page as diff_page
 
-# the page of a diff reads checkpoints with torch, whose import would take most of the time of drawing a run
+# The page of a diff reads checkpoints with torch, whose import would take most of the time of drawing a run.
 __getattr__, __dir__ = _lazy_names(__name__, {"_diff_page": ["diff_page"]})

@@ -20,7 +20,7 @@ from rankrise.view._stable_ranks import stable_rank_by_head, stable_rank_over_tr
 if TYPE_CHECKING:
     from rankrise.runs import Comparison, RunData
 
-_MOST_POINTS = 1000  # of a loss that was recorded at every step
+_MOST_POINTS = 1000  # most points of a loss, which may have been recorded at every step
 _LOSSES = ("loss", "train_loss")
 
 

@@ -49,9 +49,9 @@ def image_deltas(
     """Map each weight that a LoRA file changes to what is added to it; and notes on how the file was read.
 
     Args:
-        tensors: Of the file.
-        metadata: Of its header.
-        read: From a name to a tensor; only the alphas are read.
+        tensors: Places of the tensors in the file, by name.
+        metadata: The metadata of the file's header.
+        read: Takes a name, and returns the tensor; only the alphas are read.
 
     Raises:
         ValueError: More than plain LoRA (DoRA, LoHa, LoKr, Tucker factors); half of a pair; shapes that do not fit; an

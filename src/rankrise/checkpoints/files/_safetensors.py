@@ -181,7 +181,7 @@ def _unsound(file: File, why: str) -> ValueError:
     return ValueError(f"{show(file.path)} must be a sound safetensors file; {why}. Download or copy it again.")
 
 
-Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # of each tensor, by name
+Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape of each tensor, by name
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 

@@ -58,9 +58,9 @@ class ModuleAdvice:
     name: str
     shape: tuple[int, int]  # out, in
     rank: int  # 0: leave it alone
-    error: float  # of its own change, at this rank
+    error: float  # relative error of the module's own change at this rank
     relative_size: float  # ‖Δ‖_F / ‖W‖_F
-    share: float  # of Σ ‖Δ_i‖_F² over all modules
+    share: float  # ‖Δ_i‖_F² of the module over the sum of all modules
     parameters: int
     floor_rank: int | None
     is_worth_it: bool  # whether the best use of as many parameters in all gives it any

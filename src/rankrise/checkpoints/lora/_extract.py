@@ -101,20 +101,20 @@ def extract_lora(
         out: Folder of the adapter, new or empty; None for advice only.
         energy: Share of its change that every module keeps; 0.95 if no rule is given.
         error: Relative error over all modules together, with few parameters.
-        rank: The same for all.
-        budget: Parameters in all, spent where they capture most.
-        floor: Every direction that rounding of the stored formats cannot have made.
-        ranks: Your own: name of a module in memory to its rank; modules that are not named get none.
+        rank: One rank for all modules.
+        budget: Number of parameters in all, which are spent where they capture most.
+        floor: Whether to keep every direction that rounding of the stored formats cannot have made.
+        ranks: Ranks of your own, by the name of a module in memory; modules that are not named get no adapter.
         snap: Ranks among 8, 16, 32, 64.
         save: Modules to write whole (PEFT's `modules_to_save`): embeddings, norms, layers with biases; by full name,
             by the end of it, or "all" for every one that changed.
         exact: Exact decompositions instead of randomised ones.
-        dtype: Of A and B.
+        dtype: Dtype of A and B.
         verify: Also compare logits through transformers and peft; the base must be a folder with a config.
         tokens: Input for `verify`; random ones if None.
         device: Where matrices are decomposed.
         allow_torch_load: Read pickles with `weights_only=True`.
-        on_module: Told of every module that is done.
+        on_module: Called for every module that is done.
 
     Returns:
         The advice, with errors as read back from the file.

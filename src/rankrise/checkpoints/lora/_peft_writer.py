@@ -37,7 +37,7 @@ class AdapterModule:
     factors: Callable[[], tuple[Tensor, Tensor]]  # A (r, in) and B (out, r), made when they are written
     is_transposed: bool = False  # the weight is stored (in, out)
     is_parameter: bool = False  # PEFT is told the parameter (`target_parameters`) and not the module
-    num_experts: int = 1  # of a stack, in which each has this rank
+    num_experts: int = 1  # number of experts in a stack, each of which has this rank
 
     @property
     def target(self) -> str:
@@ -230,7 +230,7 @@ def lora_arguments(
         parameters: Which of `ranks` are parameters; PEFT takes these as `target_parameters`.
     """
     names = sorted(ranks, key=lambda name: (-len(name), name))
-    largest = max(ranks.values(), default=8)  # engines that read `r` alone reserve room for it
+    largest = max(ranks.values(), default=8)  # engines that read `r` alone reserve room for this rank
     pattern = {escaped(name): ranks[name] for name in names}
     modules = sorted(set(ranks) - set(parameters))
     longer = sorted(other for other in set(others) - set(ranks) if any(other.endswith(f".{name}") for name in modules))

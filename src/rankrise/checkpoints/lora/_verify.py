@@ -208,8 +208,8 @@ def compare_logits(
     )
 
 
-_MOST_WEIGHT_ERROR = 1e-4  # of ‖BA‖, on top of what rounding of the sum to float32 explains
-_MOST_OUTPUT_ERROR = 1e-3  # of the outputs: sums in another order, over all layers
+_MOST_WEIGHT_ERROR = 1e-4  # largest error over ‖BA‖, on top of what rounding of the sum to float32 explains
+_MOST_OUTPUT_ERROR = 1e-3  # largest relative error of the outputs, because sums are taken in another order
 
 
 def _check_merged(
@@ -268,8 +268,8 @@ def load_model(folder: Path, config_folder: Path) -> Any:
     """Load a model through transformers in float32, ready for evaluation.
 
     Args:
-        folder: Its weights.
-        config_folder: Its config, which names the architecture; that of the base where a tuned model has none.
+        folder: Folder of the weights.
+        config_folder: Folder of the config, which names the architecture; the base's where a tuned model has none.
 
     Raises:
         ValueError: There is no config with an architecture that transformers knows, or the weights are a lone file.
@@ -321,7 +321,7 @@ def _architecture(config_folder: Path) -> tuple[Any, Any]:
 
 
 def _loadable(path: Path) -> Path:
-    """The folder that transformers is to load: it holds safetensors, none of which is a link that leads elsewhere."""
+    """The folder that transformers loads, which must hold safetensors and no link that leads elsewhere."""
     if path.is_file() and path.name != "model.safetensors":
         raise ValueError(f"`verify` needs folders that transformers can load; {path} is a file. Leave `verify` out.")
     folder = path if path.is_dir() else path.parent

@@ -27,7 +27,7 @@ from rankrise.checkpoints.match import Module, Pair, Preflight
 OnModule = Callable[[str, int, int], None]  # name, how many are done, of how many
 _FIRST_RANK = 64  # directions at first where the rule needs spectra and not ranks
 _ROUNDS = 5
-_HELD_BYTES = HELD_BYTES // 2  # of factors that wait to be written; the other half is for the change that is read
+_HELD_BYTES = HELD_BYTES // 2  # most bytes of factors that wait to be written; the other half is for the change
 
 
 @dataclass(frozen=True, eq=False)

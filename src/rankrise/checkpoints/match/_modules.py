@@ -39,8 +39,8 @@ _ROUTERS = ("gate", "router")
 # it is a dense layer or a shared expert: it then adapts the wrong modules. Such a module is named by its parameter.
 _NAMES_OF_EXPERTS = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
 _STACKS = ("experts", "experts, transposed")  # kinds of fused weights
-_TRANSPOSED_STACKS = ("gpt_oss", "openai_privacy_filter")  # whose module states `is_transposed`, which PEFT obeys
-_LINEAR_STACKS = ("input_linear", "output_linear")  # of Granite and JetMoE on disk; in memory they have other names
+_TRANSPOSED_STACKS = ("gpt_oss", "openai_privacy_filter")  # their modules state `is_transposed`, which PEFT obeys
+_LINEAR_STACKS = ("input_linear", "output_linear")  # names of Granite and JetMoE on disk; in memory they have others
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
 
@@ -49,9 +49,9 @@ _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
 class Module:
     """What LoRA makes of one tensor."""
 
-    tensor: str  # in the file
-    name: str  # of the module, in memory
-    parameter: str  # of the module: "weight"
+    tensor: str  # name of the tensor in the file
+    name: str  # name of the module in memory
+    parameter: str  # name of the parameter in the module, such as "weight"
     kind: str  # "linear", "conv1d", or what it is instead
     is_parameter: bool = False  # PEFT must be told its parameter, because it takes the module's name for experts
 

@@ -74,7 +74,7 @@ def carry_out(
         runs: The runs of a plan, such as `Reproduction.runs`.
         out: Folder of the runs; their durations are kept there too.
         device: Where networks are trained; the best there is unless given.
-        watch: Told when a run begins, gets on and ends.
+        watch: Called when a run begins, gets on and ends.
 
     Returns:
         What became of each run, in the order of the plan. After a signal or on a full disk, later runs are left out.
@@ -140,12 +140,12 @@ def _wait(run: PlannedRun, awaited: set[Path], watch: PlanWatcher | None) -> Non
 def attempt_run(
     run: PlannedRun, *, device: str | None = None, progress: "ProgressDisplay | None" = None
 ) -> Attempt | None:
-    """Do a run, whatever becomes of it; None if another process is writing it.
+    """Do a run and return what became of it; None if another process is writing it.
 
     Args:
         run: The run as it was planned.
-        device: Where a network is trained; the best there is unless given.
-        progress: Told how far the run has got.
+        device: Where a network is trained; by default the best device there is.
+        progress: Called with how far the run has got.
     """
     begun = time.monotonic()
     try:
@@ -196,11 +196,11 @@ class Estimator:
 
     @classmethod
     def of(cls, out: Path, device: str | None) -> Self:
-        """One that knows what runs took in the folder `out` before."""
+        """Make an estimator that knows the durations of the runs that are in the folder `out`."""
         return cls(on_gpu=_has_gpu(device), measured=read_durations(out))
 
     def seconds(self, spec: Spec) -> float:
-        """Seconds of a whole run: those of a run like it, else a guess times how wrong guesses of its kind were."""
+        """Seconds of a whole run: those of a run like it, else a guess times the ratio by which guesses were wrong."""
         known = self.measured.get(_key(spec))
         if known is not None:
             return known

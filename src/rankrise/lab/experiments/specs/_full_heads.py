@@ -9,12 +9,12 @@ from rankrise.lab.experiments.kinds import MatrixDescentSpec, MatrixFlowSpec, Ma
 from rankrise.lab.experiments.specs._toys import steps_to
 
 LOG10_ALPHAS = (-8, -32, -256)
-_BESIDE = -8  # log10 α of the optimisers
+_BESIDE = -8  # log10 α of the runs of optimisers
 
 
 @dataclass(frozen=True)
 class _Size:
-    """A task, and a rescaled time by which most stages have come."""
+    """A task, and a rescaled time by which most of its stages have come."""
 
     task: ToyTask
     t_end: float
