@@ -400,3 +400,25 @@ def test_cpu_and_gpu_agree(tmp_path, summary):
         assert (row.name, row.status, row.rank_above_floor) == (gpu.name, gpu.status, gpu.rank_above_floor)
         if row.stable_rank:
             assert gpu.stable_rank == pytest.approx(row.stable_rank, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("encoder.block.0.layer.0.SelfAttention.q.weight", "attention"),
+        ("encoder.block.0.layer.1.DenseReluDense.wo.weight", "mlp"),
+        ("network.layers.0.fc1.weight", "mlp"),
+        ("layers.0.wo.weight", "attention"),
+        ("layers.0.keys_and_tokens.weight", "mlp"),
+        ("h.0.attn.c_attn.weight", "attention"),
+        ("layers.0.self_attn.q_proj.weight", "attention"),
+        ("encoder.layer.0.attention.output.dense.weight", "attention"),
+        ("encoder.layer.0.output.dense.weight", "mlp"),
+    ],
+)
+def test_the_share_of_a_part_goes_by_whole_words_of_names(tmp_path, name, part):
+    """`network` and T5's feed-forward both have the letters of a W_O in them."""
+    base = {name: torch.eye(4), "embed_tokens.weight": torch.eye(4)}
+    text = diff_text(diff(*pair(tmp_path, base, {n: w + 0.1 for n, w in base.items()}, None), heads=False))
+    shares = next(line for line in text.splitlines() if line.startswith("where")).partition(": ")[2]
+    assert sorted(share.rpartition(" ")[0] for share in shares.split(", ")) == sorted(["embeddings and heads", part])

@@ -96,7 +96,7 @@ def lora(
             },
         )
         return
-    existing(base, tuned)
+    existing(base, tuned, are_models=True)
     if (by_function is None) != (data is None):
         raise typer.BadParameter("`--function` and `--data` must be given together.")
     import torch

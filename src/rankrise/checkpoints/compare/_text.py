@@ -1,5 +1,6 @@
 """A diff as a person reads it in a terminal: the summary first, then a table by layer, then heads."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,12 @@ from rankrise.checkpoints.files import show
 
 _MOST_ROWS = 60
 _LEFT = ("weight", "shape", "dtype", "layer")
+# Whole words of a name: T5 calls the last layer of its feed-forward `DenseReluDense.wo`, and `network` has a `wo` too.
+_ATTENTION = re.compile(
+    r"att(n|ention)|(^|[._])(query|key|value|qkv)([._]|$)|(^|\.)([qkvo]_(proj|lin|head)|to_[qkv]|w[qkvo]|wqkv)(\.|$)",
+    re.IGNORECASE,
+)
+_FEED_FORWARD = re.compile(r"mlp|ffn|feed_?forward|densereludense|experts?\.", re.IGNORECASE)
 _COLUMNS = ("step", "relative", "stable_rank", "effective_rank", "energy_rank_90", "rank_above_floor", "overlap")
 
 
@@ -249,10 +256,8 @@ def _groups(rows: Sequence[Row]) -> list[tuple[str, float]]:
 
 
 def _part(row: Row) -> str:
-    name = row.name.lower()
     if row.kind == "vector":
         return "norms and biases"
     if row.layer < 0:
         return "embeddings and heads"
-    words = ("attn", "attention", "query", "key", "value", "q_proj", "k_proj", "v_proj", "o_proj", "qkv", "wq", "wo")
-    return "attention" if any(word in name for word in words) else "mlp"
+    return "attention" if _ATTENTION.search(row.name) and not _FEED_FORWARD.search(row.name) else "mlp"
