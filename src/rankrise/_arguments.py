@@ -29,7 +29,7 @@ def check_choice(setting: str, value: object, known: Iterable[str]) -> None:
         raise ValueError(message.rstrip())
 
 
-_HUB_NAME = re.compile(r"(?:https?:/+huggingface\.co/)?((?:[\w-][\w.-]*/)?[\w-][\w.-]*?)(?:@[\w./-]*)?", re.ASCII)
+_HUB_NAME = re.compile(r"(?:https?:/+huggingface\.co/|hf:/+)?((?:[\w-][\w.-]*/)?[\w-][\w.-]*?)(?:@[\w./-]*)?", re.ASCII)
 _FILE_SUFFIX = re.compile(r"\.(safetensors|bin|pt|pth|th|ckpt|gguf|json|npz|txt)$")
 
 

@@ -61,6 +61,7 @@ def test_a_path_is_never_taken_for_a_name(cache, tmp_path, monkeypatch):
         ("gpt2@main", "If it is a model on the hub, name its owner and its revision, such as owner/gpt2@main."),
         ("me/base", "If it is a model on the hub, name its revision, such as me/base@main."),
         ("https://huggingface.co/me/base", "If it is a model on the hub, name its revision, such as me/base@main."),
+        ("hf://me/base", "If it is a model on the hub, name its revision, such as me/base@main."),
         ("./me/base", None),
         ("me/model.safetensors", None),
         ("a/longer/path", None),

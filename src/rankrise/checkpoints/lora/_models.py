@@ -52,7 +52,10 @@ def find_architecture(config_folder: Path) -> tuple[Any, Any]:
 
     place = config_folder if config_folder.is_dir() else config_folder.parent
     if not (place / "config.json").is_file():
-        raise ValueError(f"`verify` needs a config.json beside the base; {place} has none. Leave `verify` out.")
+        raise ValueError(
+            f"A model that is run needs a config.json beside the base; {show(str(place))} has none. Name a folder with "
+            "one, or leave out what runs it."
+        )
     try:
         config = transformers.AutoConfig.from_pretrained(str(place), local_files_only=True, trust_remote_code=False)
         name = str((config.architectures or [""])[0])
@@ -64,7 +67,8 @@ def find_architecture(config_folder: Path) -> tuple[Any, Any]:
     architecture = getattr(transformers, name, None)
     if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
         raise ValueError(
-            f"`verify` needs an architecture that transformers knows; {show(str(place))} names {show(name)!r}."
+            f"A model that is run needs an architecture that transformers knows; {show(str(place))} names "
+            f"{show(name)!r}."
         )
     return config, architecture
 
@@ -72,7 +76,10 @@ def find_architecture(config_folder: Path) -> tuple[Any, Any]:
 def check_loadable(path: Path) -> Path:
     """The folder that transformers is to load: it holds safetensors, none of which is a link that leads elsewhere."""
     if path.is_file() and path.name != "model.safetensors":
-        raise ValueError(f"`verify` needs folders that transformers can load; {path} is a file. Leave `verify` out.")
+        raise ValueError(
+            f"A model that is run must be a folder that transformers can load; {show(str(path))} is a file. Leave out "
+            "what runs it."
+        )
     folder = path if path.is_dir() else path.parent
     if not any(folder.glob("*.safetensors")):
         raise ValueError(
