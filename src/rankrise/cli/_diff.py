@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankrise._arguments import hub_hint
 from rankrise._extras import require
 from rankrise.cli._output import file, progress
 
@@ -52,7 +53,7 @@ def diff(
             file(path, option)
     if html is not None:
         require("`--html`", "jinja2")
-    existing(*checkpoints)
+    existing(*checkpoints, are_models=True)
     from rankrise import checkpoints as ck
     from rankrise.checkpoints.files import show
 
@@ -73,8 +74,12 @@ def diff(
     _write_files(found, parquet, html)
 
 
-def existing(*paths: Path) -> None:
+def existing(*paths: Path, are_models: bool = False) -> None:
     """Refuse a path that does not exist. Call this before importing torch, so that a mistyped path is answered at once.
+
+    Args:
+        *paths: What the user named.
+        are_models: Whether the paths are those of models, which the user may have meant to read from the hub.
 
     Raises:
         FileNotFoundError: One of the paths does not exist.
@@ -82,7 +87,7 @@ def existing(*paths: Path) -> None:
     for path in paths:
         if not os.path.lexists(path) and "@" not in str(path):  # a name with "@" may be one on the hub
             name = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
-            raise FileNotFoundError(f"{name} does not exist.")
+            raise FileNotFoundError(f"{name} does not exist.{hub_hint(path) if are_models else ''}")
 
 
 def _write_files(found: "Diff", parquet: Path | None, html: Path | None) -> None:

@@ -33,7 +33,8 @@ def function(
     """
     if not 0 < error < 1:
         raise typer.BadParameter(f"`--error` must be between 0 and 1; got {error:g}.")
-    existing(base, tuned, data)
+    existing(base, tuned, are_models=True)
+    existing(data)
     from rankrise.checkpoints import function_rank
 
     read = read_data(data, base, inputs)  # before the models, because bad inputs are refused at once

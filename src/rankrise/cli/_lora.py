@@ -77,7 +77,8 @@ def lora(
         wrong = [f"--{k}" for k, v in {**rules, "out": out, "floor": floor, "function": by_function}.items() if v]
         if tuned is not None or set(wrong) - {"--rank"}:
             raise typer.BadParameter("`--calibrate` takes a base alone, and of the rules `--rank`, the average.")
-        existing(base, calibrate)
+        existing(base, are_models=True)
+        existing(calibrate)
         _calibrated(base, calibrate, 8 if rank is None else rank, as_json)
         return
     if tuned is None:
@@ -96,7 +97,7 @@ def lora(
             },
         )
         return
-    existing(base, tuned)
+    existing(base, tuned, are_models=True)
     if (by_function is None) != (data is None):
         raise typer.BadParameter("`--function` and `--data` must be given together.")
     import torch

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from rankrise._arguments import as_count
 from rankrise.checkpoints import allocate_ranks
-from rankrise.checkpoints.lora import lora_arguments
+from rankrise.checkpoints.lora import lora_arguments, peft_target
+from rankrise.checkpoints.match import is_expert_stack, is_taken_for_experts
 from rankrise.heads import linear_weights
 from rankrise.linalg import thin_svd
 
@@ -31,10 +32,14 @@ class CalibratedRanks:
     signals: Mapping[str, float]  # largest s_i by module
     parameters: int
     num_batches: int
+    by_parameter: frozenset[str] = frozenset()  # modules whose parameter PEFT must be told, in a model with experts
 
     def training_config(self) -> dict[str, Any]:
         """Arguments for `peft.LoraConfig` with these ranks, and scale 1 everywhere."""
-        return lora_arguments(self.ranks, [name for name in self.signals if name not in self.ranks])
+        told = {name: peft_target(name, is_parameter=name in self.by_parameter) for name in self.ranks}
+        others = [name for name in self.signals if name not in self.ranks]
+        parameters = [told[name] for name in self.ranks if name in self.by_parameter]
+        return lora_arguments({told[name]: rank for name, rank in self.ranks.items()}, others, parameters)
 
     def axolotl(self) -> str:
         """The same settings as lines of YAML for a config of axolotl."""
@@ -45,6 +50,8 @@ class CalibratedRanks:
             lines.append(f"lora_target_modules: {_quoted(targets)}")
         else:
             lines += ["lora_target_modules:", *(f"  - {_quoted(name)}" for name in targets)]
+        if parameters := config.get("target_parameters"):
+            lines += ["lora_target_parameters:", *(f"  - {_quoted(name)}" for name in parameters)]
         for key in ("rank_pattern", "alpha_pattern"):
             lines += [f"lora_{key}:", *(f"  {_quoted(name)}: {rank}" for name, rank in config[key].items())]
         return "\n".join(lines)
@@ -105,7 +112,9 @@ def calibrate_ranks(
     ranks = {name: r for name, r in zip(signals, chosen.ranks, strict=True) if r}
     if not ranks:
         raise ValueError("A gradient must agree between batches somewhere; none does. Give more or larger batches.")
-    return CalibratedRanks(ranks, signals, chosen.parameters, len(batches))
+    has_experts = any(is_expert_stack(name) for name, _ in model.named_parameters())
+    by_parameter = frozenset(name for name in ranks if has_experts and is_taken_for_experts(name))
+    return CalibratedRanks(ranks, signals, chosen.parameters, len(batches), by_parameter)
 
 
 def _gradient_sums(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,8 @@ def extract_lora(
             f"{did_you_mean(unknown[0], list(found))}".rstrip()
         )
     advice = work.advise(found)
+    others_names = tuple(m.name for m in modules.values() if m.name not in advice.ranks)
+    advice = replace(advice, others=others_names)
     rest = sum(item.squared for item in others if not item.is_saved)
     whole_saved = sum(item.squared for item in others if item.is_saved)
     changed = sum(f.decomposition.squared_norm for f in found.values()) + sum(item.squared for item in others)
@@ -167,7 +169,6 @@ def extract_lora(
         if verify:
             require_modules(Path(base), advice.ranks)
         written = [_adapter_module(found[m.name], m.rank, dtype) for m in advice.modules if m.rank]
-        others_names = [m.name for m in modules.values() if m.name not in advice.ranks]
         whole = {name: _whole(after, tensor) for name, (_, tensor) in saved.items()}
         kept = {"revision": revision} if revision else {}
         adapter = Adapter(written, whole, saved_modules, name, _task(before), others_names, kept)

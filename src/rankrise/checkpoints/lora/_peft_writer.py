@@ -42,7 +42,7 @@ class AdapterModule:
     @property
     def target(self) -> str:
         """What PEFT matches its patterns with: the module's name, or that of its parameter."""
-        return f"{self.name}.weight" if self.is_parameter and not is_expert_stack(self.name) else self.name
+        return peft_target(self.name, is_parameter=self.is_parameter)
 
     @property
     def width(self) -> int:
@@ -249,6 +249,15 @@ def lora_arguments(
         found["target_parameters"] = sorted(parameters)
         found |= {"exclude_modules": longer} if longer else {}
     return found
+
+
+def peft_target(name: str, *, is_parameter: bool) -> str:
+    """What PEFT calls a module: its name, or that of its parameter where PEFT must be told the parameter.
+
+    >>> peft_target("mlp.down_proj", is_parameter=True), peft_target("mlp.experts.down_proj", is_parameter=True)
+    ('mlp.down_proj.weight', 'mlp.experts.down_proj')
+    """
+    return f"{name}.weight" if is_parameter and not is_expert_stack(name) else name
 
 
 def escaped(name: str) -> str:

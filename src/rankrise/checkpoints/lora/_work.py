@@ -162,7 +162,7 @@ class Work:
             reached = int((decomposition.errors() ** 2 > 1 - self.rule.value).sum())
             wanted = {"max_rank": snapped(reached)}
             decomposition = take(lambda: delta, wanted)
-        known = ModuleSpectrum(module.name, (0, 0), (), 0.0, delta.base_norm, floor_rank, note)
+        known = ModuleSpectrum(module.name, (0, 0), (), 0.0, delta.base_norm, floor_rank, note, module.is_parameter)
         read = functools.partial(self._delta, pair)  # a new one: `delta` holds what it has read
         again = functools.partial(take, read, wanted)
         spectrum = _spectrum(module, decomposition, known)

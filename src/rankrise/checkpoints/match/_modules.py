@@ -85,6 +85,15 @@ def is_expert_stack(name: str) -> bool:
     return re.search(rf"(^|\.)experts\.({'|'.join(STACK_ORDER)})$", name) is not None
 
 
+def is_taken_for_experts(module: str) -> bool:
+    """Whether PEFT takes a target of this name for a weight of the experts, in a model that has experts.
+
+    >>> is_taken_for_experts("model.layers.0.mlp.down_proj"), is_taken_for_experts("model.layers.0.self_attn.q_proj")
+    (True, False)
+    """
+    return _last(module) in _NAMES_OF_EXPERTS
+
+
 def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
     """Every tensor of a checkpoint as part of a module."""
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
@@ -108,7 +117,7 @@ def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
             kind = _STACKS[str(config.get("model_type")) in _TRANSPOSED_STACKS]
             found[name] = Module(name, f"{in_memory(module, by_plain, config)}.{parameter}", "", kind, True)
             continue
-        is_parameter = kind == "linear" and has_experts and _last(module) in _NAMES_OF_EXPERTS
+        is_parameter = kind == "linear" and has_experts and is_taken_for_experts(module)
         found[name] = Module(name, in_memory(module, by_plain, config), parameter, kind, is_parameter)
     return found
 
