@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from rankrise._arguments import as_count
 from rankrise.heads import HeadMap, Layout, resolve
+from rankrise.store import Alert
 from rankrise.tracking import _tracked_run
-from rankrise.tracking._alerts import Alert, AlertRule
+from rankrise.tracking._alerts import AlertRule
 from rankrise.tracking._estimate import Estimate, estimate, moved
 from rankrise.tracking._measurement import Clock, Measurement, Probe, Quantity
 from rankrise.tracking._parameters import (
