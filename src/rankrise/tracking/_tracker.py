@@ -159,8 +159,7 @@ class RankTracker:
         if self._plan.quantities or heads is not None:
             self._targets = find_targets(model, self._resolve, scope, needs_heads=heads is not None)
         self.head_map: HeadMap | None = self._targets.head_map
-        self._is_main = is_main_process()
-        self._is_sharded = is_sharded(model)
+        self._is_main, self._is_sharded = is_main_process(), is_sharded(model)
         check_sinks(sinks)
         check_alerts(alerts, on_alert, self._plan.quantities, self.head_map)
         self._watch, self._on_alert = AlertWatch(alerts, self.head_map), on_alert
