@@ -39,7 +39,7 @@ def train(out: Path, *, rate: float, steps: int, scale: float) -> rr.RankTracker
             if "self_attn" in name:
                 weight.mul_(scale)
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
-    tracker = rr.RankTracker(model, out=out, every=5, spectra=25)
+    tracker = rr.RankTracker(model, out=out, every=5, spectra=25, config={"rate": rate, "init_scale": scale})
     for step in range(1, steps + 1):
         x = torch.randint(TOKENS, (64, LENGTH))
         logits = model["head"](model["encoder"](model["embed"](x) + position))

@@ -189,6 +189,7 @@ def test_plot_of_one_run_and_of_several(rankrise, tmp_path):
     ("args", "code", "message"),
     [
         (["show", "nowhere"], 1, "nowhere does not exist."),
+        (["show", "rnus"], 1, "rnus does not exist. Did you mean 'runs'?"),
         (["show", "."], 0, ""),
         (["show", "nothing"], 1, "with a MANIFEST.json; nothing holds none. Record one: rankrise.RankTracker(model"),
         (["show", "runs/mine/metrics.parquet"], 1, "is a file; the run that it belongs to is runs/mine."),

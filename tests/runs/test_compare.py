@@ -21,6 +21,11 @@ def test_labels_of_runs_without_such_a_field_are_their_folders(tmp_path):
     assert list(rr.compare(folders).runs) == ["x/run", "y/run"]
 
 
+def test_a_field_that_only_some_runs_have_is_no_label(folders, tmp_path):
+    other = planted(tmp_path / "other")
+    assert list(rr.compare([folders[0], other]).runs) == ["a", "other"]
+
+
 def test_the_same_run_twice_has_two_labels(folders):
     assert list(rr.compare([folders[0], folders[0]]).runs) == ["a (1)", "a (2)"]
 

@@ -63,6 +63,27 @@ def test_a_curve_has_an_axis_for_everything_not_chosen(run):
     assert run.curve("loss").steps.tolist() == list(range(1, 41))
 
 
+def test_the_rank_of_nothing_at_step_0_is_no_point_of_a_curve(tmp_path):
+    run = rr.open_run(planted(tmp_path / "zero", steps=range(41)))
+    _, steps, ranks = layer_means(run, "stable_rank", "kq")
+    assert (steps.tolist(), ranks.shape) == (list(range(1, 41)), (40, LAYERS))
+    assert layer_means(run, "frobenius_norm", "kq")[1][0] == 0
+    assert all(len(row.curve) == 40 for row in run.overview().rows)
+
+
+def test_a_wrong_path_is_answered_with_the_runs_that_are_there(tmp_path):
+    planted(tmp_path / "runs" / "mine", steps=(1,))
+    (tmp_path / "empty").mkdir()
+    for path, message in {
+        "runs": "has none. Open one of those below it: '.*/runs/mine'.$",
+        "empty": "empty has none.$",
+        "nowhere": "nowhere does not exist.$",
+        "runs/mine/spec.json": "spec.json is a file.$",
+    }.items():
+        with pytest.raises(FileNotFoundError, match=message):
+            rr.open_run(tmp_path / path)
+
+
 def test_the_mean_of_a_curve_leaves_out_what_was_not_measured(tmp_path):
     uneven = rr.open_run(planted(tmp_path / "uneven", heads=(2, 3), diverges_at=7))
     curve = uneven.curve("frobenius_norm", circuit="kq")

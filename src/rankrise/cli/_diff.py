@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankrise._arguments import hub_hint
+from rankrise._arguments import did_you_mean
 from rankrise._extras import require
 from rankrise.cli._output import file, progress
 
@@ -87,7 +87,8 @@ def existing(*paths: Path, are_models: bool = False) -> None:
     for path in paths:
         if not os.path.lexists(path) and "@" not in str(path):  # a name with "@" may be one on the hub
             name = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
-            raise FileNotFoundError(f"{name} does not exist.{hub_hint(path) if are_models else ''}")
+            beside = os.listdir(path.parent) if path.parent.is_dir() else []
+            raise FileNotFoundError(f"{name} does not exist. {did_you_mean(path.name, beside)}".rstrip())
 
 
 def _write_files(found: "Diff", parquet: Path | None, html: Path | None) -> None:

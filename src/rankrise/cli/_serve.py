@@ -24,10 +24,9 @@ def serve(
     """Show every run below a folder on a page, live while it trains, until Ctrl-C. Only files are read."""
     require("`rankrise serve`", "starlette", "uvicorn")
     if not folder.is_dir():
-        missing = "is a file" if folder.exists() else "does not exist"
-        raise typer.BadParameter(
-            f"`FOLDER` must be a folder; {sentence(str(folder))} {missing}. Make it, or name another."
-        )
+        missing = "does not exist. Begin a training that writes it, or name another."
+        reason = "is a file. Name its folder." if folder.exists() else missing
+        raise typer.BadParameter(f"`FOLDER` must be a folder; {sentence(str(folder))} {reason}")
     from rankrise.view.live import serve as show
 
     def started(url: str) -> None:

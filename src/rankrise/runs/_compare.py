@@ -88,8 +88,8 @@ def _labels(runs: list[RunData]) -> list[str]:
     """A label for each run: the one field in which all differ, or else the end of the path that tells them apart."""
     fields = [spec_fields(run.spec or run.config) for run in runs]
     for name in differing_fields(runs) if all(run.spec for run in runs) else _differing(fields):
-        values = [str(found.get(name)) for found in fields]
-        if len(set(values)) == len(runs):
+        values = [str(found[name]) for found in fields if name in found]
+        if len(values) == len(set(values)) == len(runs):
             return [f"{name.rpartition('.')[2]} = {value}" for value in values]
     return _ends(runs)
 

@@ -1,5 +1,6 @@
 """The runs below a folder, their state, and which of them belong together."""
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from rankrise.runs._run_data import RunData
-from rankrise.store import has_run, is_locked, is_sealed, load_spec, verify_run
+from rankrise.store import has_run, is_locked, is_sealed, load_spec, show, verify_run
 
 State: TypeAlias = Literal["finished", "running", "stopped", "damaged"]
-_MOST_LEVELS = 6  # most levels of folders below the one that is searched
+_MOST_LEVELS = 6  # of folders below the one that is searched
+_MOST_NAMED = 3  # runs that a message names
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def open_run(path: str | os.PathLike[str]) -> RunData:
         path: The run directory.
 
     Raises:
-        FileNotFoundError: The folder holds no run.
+        FileNotFoundError: The folder holds no run; the message names the runs below it.
         ValueError: The spec of the run is damaged.
 
     >>> import tempfile, torch
@@ -52,9 +54,19 @@ def open_run(path: str | os.PathLike[str]) -> RunData:
     >>> open_run(folder).scalar("loss").tolist()
     [0.5]
     """
+    if not has_run(path):
+        raise FileNotFoundError(_no_run(Path(path)))
     run = RunData(Path(path))
     run.config  # noqa: B018 reads the spec now, so that a folder without a run is refused here
     return run
+
+
+def _no_run(path: Path) -> str:
+    if not path.is_dir():
+        return f"A run must be a folder; {show(path)} {'is a file' if path.exists() else 'does not exist'}."
+    below = [f"'{show(run)}'" for run in itertools.islice(_run_folders(path, _MOST_LEVELS), _MOST_NAMED)]
+    runs = f" Open one of those below it: {', '.join(below)}." if below else ""
+    return f"A run must be a folder with a MANIFEST.json; {show(path)} has none.{runs}"
 
 
 def find_runs(folder: str | os.PathLike[str]) -> list[FoundRun]:

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from rankrise.runs._run_data import RunData
 
 CIRCUITS = ("kq", "vo")
-_OF_THE_MODEL = ("", "ntk")  # circuits that numbers of the whole model have: what the user logged, and the kernel
-_MOST_SAMPLES = 100  # most samples of a curve whose stages are looked for, because the search costs their square
-_MIN_RISE = 0.25  # smallest step of a rank that counts: a smaller one is drift, and no further direction
+_OF_THE_MODEL = ("", "ntk")  # circuits of numbers of the model as a whole: the user's own, and those of the kernel
+_MOST_SAMPLES = 100  # of a curve whose stages are looked for: the search costs the square of this
+_RANKS = ("stable_rank", "effective_rank")
+_MIN_RISE = 0.25  # of a rank: smaller steps are drift, not a direction more
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,12 @@ def find_stages(run: "RunData") -> tuple[RunStage, ...]:
             found += _stages(loss.steps, loss.values, kind="loss")
             break
     for circuit in CIRCUITS:
-        curve = _of_heads(run, "stable_rank", circuit)
-        if curve is None:
+        try:
+            layers, steps, ranks = layer_means(run, "stable_rank", circuit)
+        except NotMeasurable:
             continue
-        for row, layer in enumerate(curve.layers):
-            mean = Curve(curve.quantity, circuit, curve.steps, curve.values[:, row]).mean()
-            moved = curve.steps > 0  # at the start nothing has changed, and the rank is that of nothing
-            rises = _stages(curve.steps[moved], -mean[moved], kind="rank", layer=layer, circuit=circuit)
+        for column, layer in enumerate(layers):
+            rises = _stages(steps, -ranks[:, column], kind="rank", layer=layer, circuit=circuit)
             found += [rise for rise in rises if rise.size >= _MIN_RISE]
     return tuple(sorted(found, key=lambda stage: stage.step))
 
@@ -156,6 +156,8 @@ def _stages(
 def layer_means(run: "RunData", quantity: str, circuit: str) -> tuple[Sequence[int], Array, Array]:
     """Layers, steps (S,) and means over heads (S, layers) of a quantity of heads.
 
+    A rank at step 0 is left out: nothing has changed there, and the rank of nothing is no point of a curve.
+
     Raises:
         NotMeasurable: Heads have no such quantity.
     """
@@ -163,7 +165,8 @@ def layer_means(run: "RunData", quantity: str, circuit: str) -> tuple[Sequence[i
     if curve is None:
         raise NotMeasurable(f"{run.source} has no `{quantity}` of the heads' {circuit}.")
     means = [Curve(quantity, circuit, curve.steps, curve.values[:, row]).mean() for row in range(len(curve.layers))]
-    return curve.layers, curve.steps, np.stack(means, axis=1)
+    kept = curve.steps > 0 if quantity in _RANKS else slice(None)
+    return curve.layers, curve.steps[kept], np.stack(means, axis=1)[kept]
 
 
 def whole_numbers(run: "RunData", most: int = 24) -> dict[str, Curve]:

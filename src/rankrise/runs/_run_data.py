@@ -19,15 +19,13 @@ from rankrise._doors import plot_run
 from rankrise.runs import _overview
 from rankrise.runs._curve import MOST_ENTRIES, Array, Curve, Gaps, NotMeasurable, is_whole, read_curve, whole_steps
 from rankrise.runs._learned import HeadChange, RunStage, find_stages, learned_heads
-from rankrise.store import Followed, is_locked, is_sealed, load_run, load_spec
+from rankrise.store import Alert, Followed, is_locked, is_sealed, load_run, load_spec, read_alerts
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
     from matplotlib.figure import Figure
-
-    from rankrise.tracking import Alert
 
 _MAY_BE_INFINITE = {"gap"}  # the gap of a stage is infinite if the winning coordinate has no rival
 
@@ -242,13 +240,11 @@ class RunData:
         """The stages: finding them costs seconds in a long run of many layers."""
         return find_stages(self)
 
-    def alerts(self) -> "tuple[Alert, ...]":
+    def alerts(self) -> tuple[Alert, ...]:
         """What the alerts of the tracker found, in the order of time; each has a `sentence`."""
         names = self._record.get("alerts")
         if not isinstance(names, list) or not names:
             return ()
-        from rankrise.tracking import read_alerts  # imports torch, which a run without alerts is shown without
-
         return read_alerts(self.table, [str(name) for name in names])
 
     def plot(self, figure: str = "training_curves", **options: Any) -> "Figure":

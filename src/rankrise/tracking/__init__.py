@@ -5,15 +5,15 @@ Lightning. A `Quantity` measures the weights, and a `Probe` measures gradients a
 `Measurement`. Probes for any model are in `rankrise.tracking.probes`.
 """
 
+from rankrise.store import Alert as Alert
+from rankrise.store import read_alerts as read_alerts
 from rankrise.tracking._afterwards import final_overlap as final_overlap
 from rankrise.tracking._afterwards import initial_spectra as initial_spectra
-from rankrise.tracking._alerts import Alert as Alert
 from rankrise.tracking._alerts import AlertRule as AlertRule
 from rankrise.tracking._alerts import RankCollapse as RankCollapse
 from rankrise.tracking._alerts import RankOneSpike as RankOneSpike
 from rankrise.tracking._alerts import StalledHead as StalledHead
 from rankrise.tracking._alerts import Trace as Trace
-from rankrise.tracking._alerts import read_alerts as read_alerts
 from rankrise.tracking._change import Change as Change
 from rankrise.tracking._change import Directions as Directions
 from rankrise.tracking._change import MatrixChange as MatrixChange

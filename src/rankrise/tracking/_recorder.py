@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rankrise.store import Run, scalar_rows
-from rankrise.tracking._alerts import Alert, alert_rows
+from rankrise.store import Alert, Run, alert_rows, scalar_rows
 from rankrise.tracking._live import LiveCell, no_notebook, notebook_display
 from rankrise.tracking._measurement import Measurement, Probe, check_name
 from rankrise.tracking._schedule import Schedule, schedule_name

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from rankrise._arguments import as_count
 from rankrise.heads import HeadMap, Layout, resolve
+from rankrise.store import Alert
 from rankrise.tracking import _tracked_run
-from rankrise.tracking._alerts import Alert, AlertRule
+from rankrise.tracking._alerts import AlertRule
 from rankrise.tracking._estimate import Estimate, estimate, moved
 from rankrise.tracking._measurement import Clock, Measurement, Probe, Quantity
 from rankrise.tracking._parameters import (
@@ -158,8 +159,7 @@ class RankTracker:
         if self._plan.quantities or heads is not None:
             self._targets = find_targets(model, self._resolve, scope, needs_heads=heads is not None)
         self.head_map: HeadMap | None = self._targets.head_map
-        self._is_main = is_main_process()
-        self._is_sharded = is_sharded(model)
+        self._is_main, self._is_sharded = is_main_process(), is_sharded(model)
         check_sinks(sinks)
         check_alerts(alerts, on_alert, self._plan.quantities, self.head_map)
         self._watch, self._on_alert = AlertWatch(alerts, self.head_map), on_alert

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankrise.heads import HeadMap
-from rankrise.store import load_run
-from rankrise.tracking._alerts import CIRCUITS, Alert, AlertRule, Array, Trace, read_alerts
+from rankrise.store import Alert, load_run, read_alerts
+from rankrise.tracking._alerts import CIRCUITS, AlertRule, Array, Trace
 from rankrise.tracking._measurement import Measurement, Quantity
 from rankrise.tracking._stacks import Guard
 

@@ -1,4 +1,4 @@
-"""Figures as JSON for the scripts of a page: numbers with five digits, and colours for a light and a dark page."""
+"""Figures as JSON for the scripts of a page: fractions with five digits, and colours for a light and a dark page."""
 
 import math
 from typing import Any
@@ -8,6 +8,7 @@ from rankrise.view._figure import Axis, FigureData, Panel, Trace
 from rankrise.view._notation import to_plotly
 
 _DIGITS = 5
+_LARGEST_WHOLE = 2**53  # a larger whole number is no number of JavaScript
 
 
 def figure_json(figure: FigureData) -> dict[str, Any]:
@@ -87,12 +88,14 @@ def _trace(trace: Trace, found: dict[str, str]) -> dict[str, Any]:
 
 
 def short(value: float | None) -> float | None:
-    """A number with five digits; None if there is no finite number.
+    """A number with five digits, and a whole number, such as a step, with all of them; None if it is not finite.
 
-    >>> short(1 / 3), short(float("nan")), short(1e-32)
-    (0.33333, None, 1e-32)
+    >>> short(1 / 3), short(float("nan")), short(1e-32), short(1234567.0)
+    (0.33333, None, 1e-32, 1234567)
     """
     if value is None or not math.isfinite(value):
         return None
+    if abs(value) < _LARGEST_WHOLE and value == int(value):
+        return int(value)
     rounded = float(f"{value:.{_DIGITS}g}")
-    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e6 else rounded
+    return int(rounded) if abs(rounded) < _LARGEST_WHOLE and rounded == int(rounded) else rounded

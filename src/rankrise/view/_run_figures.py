@@ -97,12 +97,11 @@ def _losses(runs: "Mapping[str, RunData]") -> Panel:
 
 def _by_layer(run: "RunData", circuit: str, only: int | None) -> tuple[Trace, ...]:
     layers, steps, means = layer_means(run, "stable_rank", circuit)
-    moved = steps > 0  # at the start nothing has changed
     named = net.spread_layers(len(layers)) if only is None else [_column(run, layers, only)]
     return tuple(
         Trace(
-            numbers(steps[moved]),
-            numbers(means[moved, column]),
+            numbers(steps),
+            numbers(means[:, column]),
             net.layer_name(layer) if column in named else "",
             group=net.layer_name(layer),
             level=net.depth_level(column, len(layers)),
@@ -129,9 +128,8 @@ def _by_run(runs: "Mapping[str, RunData]", circuit: str, layer: int | None) -> t
     for label, run in runs.items():
         layers, steps, means = layer_means(run, "stable_rank", circuit)
         chosen = means if layer is None else means[:, [_column(run, layers, layer)]]
-        moved = steps > 0
-        y = net.mean_over_heads(chosen[moved], axis=1)
-        traces.append(Trace(numbers(steps[moved]), numbers(y), label, group=label))
+        y = net.mean_over_heads(chosen, axis=1)
+        traces.append(Trace(numbers(steps), numbers(y), label, group=label))
     return tuple(traces)
 
 

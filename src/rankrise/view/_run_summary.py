@@ -189,7 +189,12 @@ def _others(run: "RunData") -> list[str]:
     if run.has("attention_entropy_share", "kq"):
         share = run.curve("attention_entropy_share", circuit="kq").values[-1]
         found["attention_entropy_share of the lowest head"] = np.sort(share[np.isfinite(share)])[:1]
-    return [f"{name} {values[-1]:.4g}" for name, values in found.items() if len(values)]
+    return [f"{name} {_all_digits(values[-1])}" for name, values in found.items() if len(values)]
+
+
+def _all_digits(value: float) -> str:
+    """A count with all its digits, and anything else with four."""
+    return f"{value:.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -145,6 +145,19 @@ def test_the_trainers_own_logger_has_the_numbers_of_the_run(tmp_path, monkeypatc
     assert callback.tracker is None
 
 
+def test_the_numbers_of_the_layers_are_not_printed(tmp_path, capsys):
+    trainer = trainer_of(tmp_path, windows(TEXT * 8), logging_steps=2, save_strategy="no")
+    printer = transformers.PrinterCallback()
+    trainer.add_callback(printer)
+    RankCallback(tmp_path / "run", every=2).attach(trainer)
+    trainer.train()
+    printed = capsys.readouterr().out
+    assert printed.count("'loss'") == STEPS // 2
+    assert "rankrise/" not in printed
+    assert printer in trainer.callback_handler.callbacks
+    assert any("rankrise/L00/kq/stable_rank/mean" in entry for entry in trainer.state.log_history)
+
+
 def test_unattached_it_writes_the_run_and_says_once_how_to_attach(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
     callback = RankCallback(tmp_path / "run", every=4)

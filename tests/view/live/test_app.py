@@ -12,9 +12,8 @@ import torch
 from tests.runs.test_open_run import planted
 
 import rankrise as rr
-from rankrise.store import create_run, rows, scalar_rows
+from rankrise.store import alert_rows, create_run, rows, scalar_rows
 from rankrise.tracking import Alert
-from rankrise.tracking._alerts import alert_rows
 from rankrise.view import live, summarise
 from rankrise.view.live import Hub, live_app
 
@@ -154,6 +153,59 @@ def test_what_probes_read_is_shown(tmp_path):
     summary = summarise(rr.open_run(tmp_path / "probed"), advise=rr.checkpoints.advise_run)
     said = "jacobian_change 9, kernel_cosine 0.5, attention_entropy_share of the lowest head 0.2"
     assert f"Recorded too, at the end: {said}." in summary.remarks()
+
+
+def test_runs_of_a_folder_are_told_apart_by_what_differs(tmp_path):
+    def run(name, **config):
+        planted(tmp_path / name, config={"experiment": "mine", "spec": {"model": config, "steps": 40}})
+
+    run("sweep/1f3a", init_scale=0.3, seed=0)
+    with client_of(tmp_path) as client:
+        assert listed(client)["sweep/1f3a"]["differs"] == ""
+    run("sweep/77b0", init_scale=0.3, seed=1)
+    run("sweep/9c2d", init_scale=0.1, seed=0)
+    run("other/aaaa", init_scale=7, seed=7)  # of another folder
+    with client_of(tmp_path) as client:
+        found = {path: (run["id"], run["differs"]) for path, run in listed(client).items()}
+        assert {path: differs for path, (_, differs) in found.items()} == {
+            "sweep/1f3a": "init_scale = 0.3, seed = 0",
+            "sweep/77b0": "init_scale = 0.3, seed = 1",
+            "sweep/9c2d": "init_scale = 0.1, seed = 0",
+            "other/aaaa": "",
+        }
+        one = client.get(f"/{TOKEN}/run?run={found['sweep/77b0'][0]}").json()
+    assert one["differs"] == "init_scale = 0.3, seed = 1"
+
+
+def test_heads_without_sizes_stand_in_their_order(tmp_path):
+    layers = [{"index": n, "name": str(n), "num_heads": 2, "head_dim": 2, "views": {}} for n in range(2)]
+    run = create_run(tmp_path / "thin", spec={"layers": layers}, initial={"w": torch.zeros(1)})
+    for step in (0, 1):
+        run.append(rows(step, "stable_rank", [[1.0, 2.0], [3.0, 4.0]], circuit="vo", layers=(0, 1), heads=True))
+    run.seal()
+    with client_of(tmp_path) as client:
+        found = client.get(f"/{TOKEN}/run?run={listed(client)['thin']['id']}").json()
+    assert [(head["layer"], head["head"], head["ranks"]) for head in found["heads"]] == [
+        (0, 0, {"vo": 1}),
+        (0, 1, {"vo": 2}),
+        (1, 0, {"vo": 3}),
+        (1, 1, {"vo": 4}),
+    ]
+    assert {head["learned"] for head in found["heads"]} == {None}
+    assert "no `frobenius_norm` of heads" in found["headsMissing"]
+    assert found["curves"]["stable_rank"]["vo"]["steps"] == [1]  # at step 0 nothing had changed
+
+
+def test_steps_and_counts_keep_their_digits(tmp_path):
+    run = create_run(tmp_path / "long", spec={}, initial={"w": torch.zeros(1)})
+    run.append(scalar_rows([(1_234_567, "adapter_parameters", 7_340_033.0), (1_234_568, "loss", 1 / 3)]))
+    run.seal()
+    with client_of(tmp_path) as client:
+        found = client.get(f"/{TOKEN}/run?run={listed(client)['long']['id']}").json()["scalars"]
+    assert found["adapter_parameters"] == {"steps": [1_234_567], "values": [7_340_033], "last": 7_340_033}
+    assert found["loss"]["values"] == [0.33333]
+    summary = summarise(rr.open_run(tmp_path / "long"), advise=rr.checkpoints.advise_run)
+    assert "Recorded too, at the end: adapter_parameters 7340033." in summary.remarks()
 
 
 def test_many_alerts_do_not_bury_the_curves(tmp_path):

@@ -190,7 +190,7 @@ def test_two_runs_lie_over_each_other(open_page):
     page.locator(".lines").nth(1).hover()
     assert "mine" in page.locator(".readout").nth(1).inner_text()
     cells = page.locator("tbody tr").first.locator("td").all_inner_texts()
-    assert cells == ["finished", "40", "1", "2", "1"]
+    assert cells == ["finished", "40", "1", "2.00", "1.00"]
 
 
 def test_names_from_anywhere_are_text(open_page):

@@ -12,7 +12,8 @@ from tests.runs.test_open_run import planted
 from tests.view.live.server import ask, events, serving
 
 from rankrise.cli import main
-from rankrise.store import create_run, rows, scalar_rows
+from rankrise.store import Alert, alert_rows, create_run, rows, scalar_rows
+from rankrise.view.live import Catalogue, _watch, snapshot
 
 LAYER = {"index": 0, "name": "a", "num_heads": 2, "head_dim": 2, "views": {}}
 
@@ -96,17 +97,53 @@ def test_control_c_ends_it_at_once_though_pages_are_open(root):
         ]
 
 
-def test_the_server_starts_without_torch():
-    program = "import sys, rankrise.view.live; print(*{'torch', 'scipy', 'matplotlib', 'uvicorn'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+def test_the_server_starts_and_a_run_with_alerts_is_shown_without_torch(tmp_path):
+    layer = {"index": 0, "name": "a", "num_heads": 1, "head_dim": 1, "views": {}}
+    run = create_run(
+        tmp_path / "run", spec={"layers": [layer], "alerts": ["rank_collapse"]}, initial={"w": torch.zeros(1)}
+    )
+    run.append(alert_rows([Alert("rank_collapse", 1, 0, -1, "kq", 1.0, 4.0)]))
+    run.seal()
+    program = """
+import sys
+from pathlib import Path
+import rankrise.view.live as live
+loaded = {"torch", "scipy", "matplotlib", "uvicorn"} & set(sys.modules)
+from rankrise.runs import open_run
+shown = live.snapshot(open_run(sys.argv[1]), "finished", None)
+print(*loaded, len(shown["alerts"]), "torch" in sys.modules)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "False"]
+
+
+def test_a_machine_that_is_busy_does_not_postpone_the_next_look(tmp_path, monkeypatch):
+    run = begin(tmp_path / "run")
+    record(run, 1)
+    catalogue = Catalogue(tmp_path)
+    (entry,) = catalogue.refresh().changed
+    watched = _watch.Watched(entry.id, entry.path, catalogue)
+    waits = [1.5, 0.0]  # seconds in which another process has the core
+
+    def late(*arguments):
+        time.sleep(waits.pop(0))
+        return snapshot(*arguments)
+
+    monkeypatch.setattr(_watch, "snapshot", late)
+    assert watched.look()
+    record(run, 2)
+    time.sleep(1.0)  # the CPU time of the first look asks for a shorter rest
+    assert watched.look()
+    watched.close()
+    run.close()
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["nowhere"], "`FOLDER` must be a folder; nowhere does not exist. Make it, or name another."),
-        ([__file__], "is a file. Make it, or name another."),
+        (["nowhere"], "must be a folder; nowhere does not exist. Begin a training that writes it, or name another."),
+        ([__file__], "is a file. Name its folder."),
         ([".", "--port", "0"], "--port"),
     ],
 )

@@ -15,7 +15,7 @@ from rankrise.tracking.integrations._opening import open_tracker
 
 require("The callback of HF Trainer", "transformers")
 
-from transformers import TrainerCallback  # noqa: E402 what is missing is said above, in one sentence
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: E402 what is missing is said above
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -108,12 +108,17 @@ class RankCallback(TrainerCallback):
         """Hand a new measurement to the trainer.
 
         `Trainer.log` also takes back the order to log at this step, which is given before callbacks of the user are
-        called; the order is restored, or else the trainer would not log its own loss.
+        called; the order is restored, or else the trainer would not log its own loss. The callbacks that print what is
+        logged are left out: six numbers for each layer would bury the loss on the screen.
         """
         tracker = self.tracker if tracker is None else tracker
         trainer = None if self._trainer is None else self._trainer()
         if tracker is None or trainer is None or tracker.latest is before or not tracker.summary:
             return
-        should_log = control.should_log
-        trainer.log(tracker.summary)
-        control.should_log = should_log
+        should_log, handler = control.should_log, trainer.callback_handler
+        callbacks = handler.callbacks
+        handler.callbacks = [c for c in callbacks if not isinstance(c, (PrinterCallback, ProgressCallback))]
+        try:
+            trainer.log(tracker.summary)
+        finally:
+            control.should_log, handler.callbacks = should_log, callbacks

@@ -4,11 +4,12 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rankrise.runs import spec_fields
 from rankrise.store import RunFollower, UntrustedFolder, UntrustedInputError, is_part, read_json, show
 
 _MANIFEST = "MANIFEST.json"
@@ -16,7 +17,10 @@ _FILES = (_MANIFEST, "spec.json", "metrics.arrows", "metrics.parquet")
 _VERDICTS = "verdicts.json"
 _MOST_LEVELS = 6  # most levels of folders below the one that is served
 _MOST_VERDICTS = 2000
-_MOST_VERDICT_BYTES = 2**21  # most bytes of one file; 239 claims take 0.2 MB
+_MOST_FIELDS = 200  # of a spec that are compared with those of other runs
+_MOST_TOLD = 4  # fields that tell a run from those beside it
+_MOST_LETTERS = 40  # of the value of a field
+_MOST_VERDICT_BYTES = 2**21  # of one file; 239 claims are 0.2 MB
 
 Stamp = tuple[tuple[int, int, int], ...]
 
@@ -34,6 +38,9 @@ class Listed:
         num_layers: Number of layers with attention that are tracked.
         num_heads: Number of tracked heads of every layer, smallest and largest.
         changed: When its table was last written, in seconds since 1970.
+        fields: The fields of its spec, or of the `config` of a tracker, as text by their paths.
+        differs: What tells it from the other runs of its folder, such as "init_scale = 0.3, seed = 1"; empty if no
+            field differs.
     """
 
     id: str
@@ -44,6 +51,8 @@ class Listed:
     num_layers: int
     num_heads: tuple[int, int]
     changed: float
+    fields: Mapping[str, str] = field(default_factory=dict)
+    differs: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that the page reads."""
@@ -56,6 +65,7 @@ class Listed:
             "layers": self.num_layers,
             "heads": list(self.num_heads),
             "changed": round(self.changed, 3),
+            "differs": self.differs,
         }
 
 
@@ -107,6 +117,8 @@ class Catalogue:
             stamps, verdicts = self._walk()
             before = self._entries
             entries = {path: self._entry(path, stamp) for path, stamp in stamps.items()}
+            if any(before.get(path) is not entry for path, entry in entries.items()) or len(before) != len(entries):
+                entries = _told_apart(entries)
             self._entries, self._stamps, self._verdicts = entries, stamps, verdicts
             changed = [entry for path, entry in entries.items() if before.get(path) is not entry]
             return Changes(changed, [entry.id for path, entry in before.items() if path not in entries])
@@ -150,7 +162,7 @@ class Catalogue:
 
     def _read(self, path: str, stamp: Stamp) -> Listed:
         changed = max(nanoseconds for _, _, nanoseconds in stamp) / 1e9
-        state, problem, experiment, heads = "damaged", "", "", []
+        state, problem, experiment, heads, fields = "damaged", "", "", [], {}
         try:
             with self.folder(path) as folder:
                 follower = RunFollower(folder)
@@ -160,10 +172,38 @@ class Catalogue:
             problem = " ".join(show(error).split())
         else:
             heads = [layer["num_heads"] for layer in spec.get("layers", [])]
-            experiment = str(spec.get("config", {}).get("experiment", ""))[:200]
+            config = spec.get("config", {})
+            experiment = str(config.get("experiment", ""))[:200]
+            fields = _fields(config.get("spec") or config)
         span = (min(heads, default=0), max(heads, default=0))
         run_id = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-        return Listed(run_id, path, state, problem, experiment, len(heads), span, changed)
+        return Listed(run_id, path, state, problem, experiment, len(heads), span, changed, fields)
+
+
+def _fields(spec: object) -> dict[str, str]:
+    found = spec_fields(spec) if isinstance(spec, Mapping) else {}
+    return {name[:200]: show(str(found[name])[:_MOST_LETTERS]) for name in list(found)[:_MOST_FIELDS]}
+
+
+def _told_apart(entries: Mapping[str, Listed]) -> dict[str, Listed]:
+    """The entries with what tells each from the other runs of its folder; those that have it already stay as they are.
+
+    Hundreds of runs of a sweep have names that say nothing: the folder of each is the hash of its spec.
+    """
+    groups: dict[str, list[Listed]] = {}
+    for path, entry in entries.items():
+        groups.setdefault(path.rpartition("/")[0], []).append(entry)
+    told: dict[str, str] = {}
+    for group in groups.values():
+        names = dict.fromkeys(name for entry in group for name in entry.fields)
+        differing = [name for name in names if len({entry.fields.get(name) for entry in group}) > 1]
+        for entry in group:
+            words = [f"{name.rpartition('.')[2]} = {entry.fields[name]}" for name in differing if name in entry.fields]
+            told[entry.path] = ", ".join(words[:_MOST_TOLD])
+    return {
+        path: entry if entry.differs == told[path] else replace(entry, differs=told[path])
+        for path, entry in entries.items()
+    }
 
 
 def _folders(folder: Path, path: str, levels: int) -> Iterator[tuple[str, Path, set[str]]]:

@@ -138,11 +138,11 @@ def _of_layers(run: RunData, quantity: str) -> tuple[Sequence[int], Array, Array
 
 
 def _heads(run: RunData) -> tuple[list[dict[str, Any]], str]:
-    """Return the heads, beginning with the one that learned most; without heads, return the reason."""
+    """The heads from the one that learned most, or in their order with the reason why they cannot be ranked."""
     try:
         heads = run.heads()
     except NotMeasurable as error:
-        return [], str(error)
+        return _unranked(run), str(error)
     return [
         {
             "layer": head.layer,
@@ -153,6 +153,25 @@ def _heads(run: RunData) -> tuple[list[dict[str, Any]], str]:
         }
         for head in heads[:_MOST_HEADS]
     ], ""
+
+
+def _unranked(run: RunData) -> list[dict[str, Any]]:
+    """The heads with their ranks now, where sizes were not measured; none if ranks were not either."""
+    found: dict[tuple[int, int], dict[str, float | None]] = {}
+    for circuit in _CIRCUITS:
+        try:
+            curve = run.curve("stable_rank", circuit=circuit)
+        except NotMeasurable:
+            continue
+        if not curve.layers or not curve.heads or curve.index:
+            continue
+        for (row, column), rank in np.ndenumerate(curve.values[-1]):
+            if np.isfinite(rank):
+                found.setdefault((curve.layers[row], curve.heads[column]), {})[circuit] = short(float(rank))
+    return [
+        {"layer": layer, "head": head, "learned": None, "norms": {}, "ranks": ranks}
+        for (layer, head), ranks in sorted(found.items())[:_MOST_HEADS]
+    ]
 
 
 def told_stages(stages: Sequence[RunStage]) -> list[dict[str, Any]]:
@@ -193,5 +212,7 @@ def summary(run: RunData) -> dict[str, Any]:
         found |= {"loss": last_of(loss), "losses": _numbers(thinned(loss.steps, loss.values, 40)[1])}
     if run.has("stable_rank", "kq"):
         rank = run.curve("stable_rank", circuit="kq")
-        found |= {"rank": last_of(rank), "ranks": _numbers(thinned(rank.steps, rank.mean(), 40)[1])}
+        moved = rank.steps > 0  # at the start nothing has changed, and the rank of nothing is no point of a curve
+        ranks = thinned(rank.steps[moved], rank.mean()[moved], 40)[1]
+        found |= {"rank": last_of(rank) if moved.any() else None, "ranks": _numbers(ranks)}
     return found

@@ -12,9 +12,9 @@ from rankrise.store import RunFollower, show
 from rankrise.view.live._catalogue import Catalogue
 from rankrise.view.live._snapshot import snapshot, spectra, told_stages
 
-_REST = 4.0  # a run is left alone for so many times as long as reading it took, so that a large run is read less often
-_STAGE_REST = 10.0  # its stages are left alone for so many times as long as finding them took
-_LEAST_STAGE_REST = 2.0  # least seconds for which stages are left alone
+_REST = 4.0  # after reading a run, times the CPU time that it took; a run that is large is read less often
+_STAGE_REST = 10.0  # the same for its stages
+_LEAST_STAGE_REST = 2.0  # seconds
 _REMOVED = "The run was removed from the folder; what is below was read before."
 
 
@@ -52,9 +52,9 @@ class Watched:
     def look(self) -> bool:
         """Read the run if it has changed, unless it was read just now; return whether the payload is new."""
         with self._lock:
-            begin = time.monotonic()
-            if begin < self._free_at:
+            if time.monotonic() < self._free_at:
                 return False
+            begin = time.thread_time()  # waiting for a disk or for a training beside costs nobody anything
             try:
                 try:
                     follower = self._opened()
@@ -71,13 +71,13 @@ class Watched:
                 self._forget()
                 return self._say({"state": "damaged", "problem": " ".join(show(error).split())})
             finally:
-                self._free_at = time.monotonic() + _REST * (time.monotonic() - begin)
+                self._free_at = time.monotonic() + _REST * (time.thread_time() - begin)
 
     def find_stages(self) -> bool:
         """Find the stages of the run as it was read last, unless they are known; return whether the payload is new."""
         with self._lock:
-            begin, seen = time.monotonic(), self._seen
-            if seen in (None, self._stages_of) or begin < self._stages_at:
+            begin, seen = time.thread_time(), self._seen
+            if seen in (None, self._stages_of) or time.monotonic() < self._stages_at:
                 return False
             try:
                 run = RunData.of_followed(self._path(), self._opened().read())
@@ -87,7 +87,7 @@ class Watched:
             stages = run.stages()  # this may take seconds, during which pages are answered
         except Exception:  # a run may hold anything, as above
             stages = ()
-        rest = max(_LEAST_STAGE_REST, _STAGE_REST * (time.monotonic() - begin))
+        rest = max(_LEAST_STAGE_REST, _STAGE_REST * (time.thread_time() - begin))
         with self._lock:
             self._stages_at = time.monotonic() + rest
             if self._seen is None:  # the run was lost meanwhile
@@ -128,7 +128,8 @@ class Watched:
         return self._follower
 
     def _say(self, record: dict[str, Any]) -> bool:
-        record = {"id": self.run_id, "name": self.path, **record}
+        entry = self.catalogue.find(self.run_id)
+        record = {"id": self.run_id, "name": self.path, "differs": entry.differs if entry else "", **record}
         payload = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
         is_new = payload != self._payload
         self._payload = payload

@@ -5,6 +5,8 @@ import { badge, count, fixed, h, number, select } from "./dom.js";
 import { Lines } from "./lines.js";
 import { CIRCUITS, QUANTITIES, card, keep, nameOf, panelTitle, toggle } from "./run.js";
 
+const IS_RANK = ["stable_rank", "effective_rank"];
+
 const last = (values) => [...values].reverse().find((value) => value !== null);
 
 // The mean over the lines of one circuit at every step; null where nothing was measured.
@@ -44,7 +46,7 @@ export const showCompare = (main, crumbs, ids) => {
       const run = runs.get(id);
       const key = h("i", { class: "key" });
       key.style.background = ofRun(place);
-      return h("li", {}, key, h("a", { href: `#/run/${id}` }, run ? nameOf(run) : "…"), run ? badge(run.state) : null, run?.problem ? h("span", { class: "problem" }, run.problem) : null);
+      return h("li", {}, key, h("a", { href: `#/run/${id}` }, run ? nameOf(run) : "…"), run ? badge(run.state) : null, run?.differs ? h("span", { class: "soft small" }, ` ${run.differs}`) : null, run?.problem ? h("span", { class: "problem" }, run.problem) : null);
     }));
     keep(controls, [scalars.join(), quantities.join(), layers].join("\n"), () => [
       scalars.length ? select("Show", scalars.map((name) => [name, name]), chosen.scalar, (name) => { chosen.scalar = name; show(); }) : null,
@@ -70,7 +72,7 @@ export const showCompare = (main, crumbs, ids) => {
       }));
     }
     body.replaceChildren(...there.map(({ run }, i) => h("tr", {}, h("th", { scope: "row" }, names[i]), h("td", {}, badge(run.state)), h("td", {}, count(run.lastStep)),
-      h("td", {}, number(run.scalars[chosen.scalar]?.last)), ...["kq", "vo"].map((circuit) => h("td", {}, number(last(valueOf(run, circuit)?.y ?? [])))))));
+      h("td", {}, number(run.scalars[chosen.scalar]?.last)), ...["kq", "vo"].map((circuit) => h("td", {}, (IS_RANK.includes(chosen.quantity) ? fixed : number)(last(valueOf(run, circuit)?.y ?? [])))))));
   };
 
   main.replaceChildren(
@@ -89,8 +91,10 @@ export const showCompare = (main, crumbs, ids) => {
   };
 };
 
-// The names of runs without the folders that all of them are in.
+// What tells the runs apart: their settings if all differ in them, or else their names without the folders that all are in.
 const labels = (runs) => {
+  const settings = runs.map((run) => run.differs);
+  if (settings.every(Boolean) && new Set(settings).size === runs.length) return settings;
   const parts = runs.map((run) => nameOf(run).split("/"));
   let shared = 0;
   while (parts.length > 1 && parts.every((one) => one.length > shared + 1 && one[shared] === parts[0][shared])) shared += 1;

@@ -14,11 +14,12 @@ const fill = (element, properties, children) => {
 export const h = (tag, properties = {}, ...children) => fill(document.createElement(tag), properties, children);
 export const s = (tag, properties = {}, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 
-// A number in a few digits.
+// A fraction in a few digits; a whole number, such as a step or a count of parameters, with all of them.
 export const number = (value, digits = 3) => {
   if (value === null || value === undefined) return "–";
+  if (Number.isInteger(value)) return String(value);
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(0, digits - 2));
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(Math.max(0, digits - 2)).replace(/\.?0+e/, "e");
   return String(+value.toPrecision(digits));
 };
 

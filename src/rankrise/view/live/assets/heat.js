@@ -5,7 +5,7 @@ import { h, number, s, select } from "./dom.js";
 const MEASURES = {
   kq: ["stable rank of kq", (head) => head.ranks.kq],
   vo: ["stable rank of vo", (head) => head.ranks.vo],
-  learned: ["how much was learned", (head) => head.learned],
+  learned: ["amount learned", (head) => head.learned],
 };
 
 export class Heat {
@@ -46,6 +46,10 @@ export class Heat {
     const cell = Math.min(46, (width - left) / this.num);
     const tall = Math.max(Math.min(cell, 30), 9);
     const values = this.heads.map(read).filter((value) => value !== null && value !== undefined);
+    if (!values.length) {
+      this.grid.replaceChildren(h("p", { class: "soft small" }, `The ${name} was not measured.`));
+      return;
+    }
     const [low, high] = [Math.min(...values), Math.max(...values)];
     const svg = s("svg", { viewBox: `0 0 ${width} ${top + tall * this.layers.length + 2}`, "aria-hidden": "true" });
     const each = Math.ceil(18 / cell);

@@ -18,7 +18,7 @@ export const showList = (main, chosen) => {
   const rows = new Map();
   let [order, isDue] = ["changed", false];
 
-  const filter = h("input", { type: "search", id: "filter", placeholder: "Filter by name or state ( / )", "aria-label": "Filter the runs", oninput: () => arrange() });
+  const filter = h("input", { type: "search", id: "filter", placeholder: "Filter by name, state or setting ( / )", "aria-label": "Filter the runs", oninput: () => arrange() });
   const compare = h("button", { type: "button", class: "primary", onclick: () => { location.hash = `#/runs/${[...chosen].join(",")}`; } });
   const total = h("p", { class: "soft small", role: "status" });
   const body = h("tbody");
@@ -46,9 +46,11 @@ export const showList = (main, chosen) => {
     box.checked = chosen.has(run.id);
     const [low, high] = run.heads;
     const size = run.layers ? `${run.layers} × ${low === high ? low : `${low}–${high}`}` : "–";
+    const isNamed = run.path.split("/").includes(run.experiment); // then the experiment would stand there twice
+    const aside = [isNamed ? "" : run.experiment, run.differs].filter(Boolean).join(" · ");
     const cells = [
       h("td", {}, box),
-      h("th", { scope: "row" }, h("a", { href: `#/run/${run.id}` }, nameOf(run)), run.experiment ? h("span", { class: "soft small" }, ` ${run.experiment}`) : null, run.problem ? h("span", { class: "problem" }, run.problem) : null),
+      h("th", { scope: "row" }, h("a", { href: `#/run/${run.id}` }, nameOf(run)), aside ? h("span", { class: "soft small aside" }, aside) : null, run.problem ? h("span", { class: "problem" }, run.problem) : null),
       h("td", {}, badge(run.state)), h("td", {}, size), h("td", {}, count(run.step)),
       h("td", {}, number(run.loss)), h("td", {}, spark(run.losses ?? [], "loss over training")),
       h("td", {}, fixed(run.rank)), h("td", {}, spark(run.ranks ?? [], "rank over training")),
@@ -60,7 +62,7 @@ export const showList = (main, chosen) => {
   const arrange = () => {
     isDue = false;
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = (run) => words.every((word) => `${run.path} ${run.experiment} ${run.state}`.toLowerCase().includes(word));
+    const fits = (run) => words.every((word) => `${run.path} ${run.experiment} ${run.differs} ${run.state}`.toLowerCase().includes(word));
     const shown = [...runs.values()].filter(fits).sort(ORDERS[order][1]);
     const focused = document.activeElement?.closest?.("tr")?.dataset.run;
     const place = document.activeElement?.matches?.("input[type=checkbox]") ? "input" : "a";

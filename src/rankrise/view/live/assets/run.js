@@ -44,20 +44,19 @@ export const showRun = (main, crumbs, id) => {
     parts.heads = h("tbody");
     parts.headsMissing = h("p", { class: "soft small" });
     parts.claims = h("section");
+    parts.byLayer = card("By layer", "Each line is a layer, the mean over its heads. A stable rank of 1 says that a head has learned one direction.", parts.rankControls,
+      parts.legend, h("div", { class: "pair" }, Object.values(parts.panels)));
+    parts.byHead = h("div", { class: "pair" },
+      card("Heads", "Look which heads differ from those beside them. Choose one to see its spectrum.", parts.heat.element),
+      card("Spectrum", "How many singular values have left the floor, early and late.", parts.spectra.element));
+    parts.table = h("div", { class: "wide" },
+      h("table", {}, h("thead", {}, h("tr", {}, ["layer", "head", "learned", "size of kq", "size of vo", "rank of kq", "rank of vo"].map((text) => h("th", { scope: "col" }, text)))), parts.heads));
+    parts.most = card("Heads that learned most", "By the size of their change; 1 × is an average head.", parts.table, parts.headsMissing);
     parts.notes = h("ul", { class: "notes small soft" });
-    parts.noStages = h("span");
     main.replaceChildren(
       parts.title, parts.meta, parts.alerts,
       card("Over training", "Look for plateaus and for the steps between them; a triangle marks a step.", parts.scalarControls, parts.scalar.element),
-      card("By layer", "Each line is a layer, the mean over its heads. A stable rank of 1 says that a head has learned one direction.", parts.rankControls,
-        parts.legend, h("div", { class: "pair" }, Object.values(parts.panels))),
-      card("Stages", "", parts.numStages, parts.stages),
-      h("div", { class: "pair" },
-        card("Heads", "Look which heads differ from those beside them. Choose one to see its spectrum.", parts.heat.element, parts.headsMissing),
-        card("Spectrum", "How many singular values have left the floor, early and late.", parts.spectra.element)),
-      card("Heads that learned most", "By the size of their change; 1 × is an average head.", h("div", { class: "wide" },
-        h("table", {}, h("thead", {}, h("tr", {}, ["layer", "head", "learned", "size of kq", "size of vo", "rank of kq", "rank of vo"].map((text) => h("th", { scope: "col" }, text)))), parts.heads))),
-      parts.claims, parts.notes,
+      parts.byLayer, card("Stages", "", parts.numStages, parts.stages), parts.byHead, parts.most, parts.claims, parts.notes,
     );
   };
 
@@ -74,7 +73,7 @@ export const showRun = (main, crumbs, id) => {
       return;
     }
     const facts = [
-      run.experiment || null, run.numLayers ? `${run.numLayers} layers` : "no attention tracked",
+      run.experiment || null, run.differs || null, run.numLayers ? `${run.numLayers} layers` : "no attention tracked",
       run.lastStep === null ? "nothing recorded yet" : `steps ${count(run.firstStep)} to ${count(run.lastStep)}`, `${count(run.rows)} numbers`,
     ];
     parts.meta.textContent = facts.filter(Boolean).join(" · ");
@@ -105,6 +104,7 @@ export const showRun = (main, crumbs, id) => {
 
   const showRanks = () => {
     const there = Object.keys(QUANTITIES).filter((name) => run.curves[name]);
+    parts.byLayer.hidden = !there.length && !run.numLayers;
     if (!there.includes(chosen.quantity)) chosen.quantity = there[0] ?? "stable_rank";
     const layers = [...new Set(Object.values(run.curves[chosen.quantity] ?? {}).flatMap((curve) => curve.layers))].sort((a, b) => a - b);
     for (const [circuit, chart] of Object.entries(parts.ranks)) {
@@ -130,13 +130,16 @@ export const showRun = (main, crumbs, id) => {
 
   const showStages = () => {
     const stages = run.stages ?? [];
-    parts.numStages.textContent = run.stages === null ? "Looking for stages …" : stages.length ? "" : `No stage was found${run.state === "running" ? " yet" : ""}; a curve needs 20 measurements to show one.`;
+    const none = `No stage was found${run.state === "running" ? " yet" : ""}: a stage is a fast step of a curve between two plateaus that last as long, and needs 20 measurements to be seen.`;
+    parts.numStages.textContent = run.stages === null ? "Looking for stages …" : stages.length ? "" : none;
     parts.stages.replaceChildren(...stages.slice(0, MOST_LISTED).map((stage) => h("li", {}, stageWords(stage))));
   };
 
   const showHeads = () => {
+    parts.byHead.hidden = parts.most.hidden = !run.heads.length && !run.numLayers;
     parts.heat.show(run.heads);
-    parts.headsMissing.textContent = run.headsMissing;
+    parts.headsMissing.textContent = Object.keys(run.curves).length ? run.headsMissing : "Nothing was measured of the heads yet.";
+    parts.table.hidden = Boolean(run.headsMissing);
     parts.heads.replaceChildren(...run.heads.slice(0, 10).map((head) =>
       h("tr", {}, h("td", {}, String(head.layer)), h("td", {}, h("button", { type: "button", class: "link", onclick: () => choose(head.layer, head.head) }, String(head.head))),
         h("td", {}, `${fixed(head.learned)} ×`), ...["kq", "vo"].map((name) => h("td", {}, number(head.norms[name]))), ...["kq", "vo"].map((name) => h("td", {}, fixed(head.ranks[name]))))));

@@ -9,7 +9,7 @@ const FRAME = 120; // milliseconds that a step is shown while the film plays
 export class Spectra {
   constructor(run) {
     Object.assign(this, { run, circuit: "kq", place: null, found: null, circuits: [], atEnd: true, asked: "", film: null });
-    this.chart = new Lines({ label: "Singular values of the change of one head", yLabel: "σ", xLabel: "index", height: 250, log: true });
+    this.chart = new Lines({ label: "Singular values of the change of one head", yLabel: "σ", xLabel: "i, from the largest", height: 250, log: true });
     this.slider = h("input", { type: "range", min: "0", max: "0", value: "0", "aria-label": "Step of training", oninput: () => { this.atEnd = this.slider.value === this.slider.max; this.draw(); } });
     this.output = h("output");
     this.play = h("button", { type: "button", onclick: () => (this.film ? this.stop() : this.start()) }, "Play");
@@ -67,7 +67,7 @@ export class Spectra {
     const { steps, values } = this.found ?? { steps: [], values: [] };
     if (!steps.length) return;
     const at = Number(this.slider.value);
-    const line = (i, name, rest) => ({ name, x: values[i].map((_, k) => k), y: values[i], ...rest });
+    const line = (i, name, rest) => ({ name, x: values[i].map((_, k) => k + 1), y: values[i], ...rest });
     const places = [...new Set([0, 1, 2, 3].map((k) => Math.round((k / 4) * (steps.length - 1))))].filter((i) => i !== at);
     const faint = places.map((i) => line(i, `step ${number(steps[i], 6)}`, { colour: shade(i / Math.max(1, steps.length - 1)), width: 1, dash: "3 3" }));
     this.title.textContent = `${this.circuit} of layer ${this.place.layer}, head ${this.place.head}`;
