@@ -30,10 +30,10 @@ COARSE = 0.08
 
 DECAYED = Path(__file__).parent / "data" / "decayed_directions.json"
 DECAY_CASES = [
-    ("sensing", 471, 0.1), ("sensing", 472, 0.1), ("sensing", 473, 0.3), ("sensing", 474, 0.3),
-    ("head", 471, 0.05), ("head", 472, 0.05), ("head", 473, 0.2), ("head", 474, 0.2),
+    ("sensing", 471, 0.1), ("sensing", 472, 0.3), ("sensing", 473, 0.3),
+    ("head", 471, 0.05), ("head", 472, 0.2), ("head", 473, 0.2),
 ]  # fmt: skip
-DECAY_ALPHAS, DECAY_STEP, DECAY_END = (-32, -64), 0.1, 2.0
+DECAY_ALPHAS, DECAY_STEP, DECAY_END = (-24, -48), 0.2, 1.5
 DECAY_WITHIN = 1e-3  # relative error of the limit against the extrapolated times; set before the flows were run
 
 _as_mpf = np.vectorize(mpmath.mpf, otypes=[object])
