@@ -31,7 +31,7 @@ ONE, TWO = [1.0, 1e-3, 1e-3], [1.0, 0.5, 1e-3]
 def test_verdict_needs_the_gap_and_the_rest(found, rank, state, settled_at):
     verdict = found.verdict()
     assert (verdict.rank, verdict.state, verdict.settled_at) == (rank, state, settled_at)
-    assert str(verdict).startswith(f"{rank} directions, ")
+    assert str(verdict).startswith(f"{rank} direction")
 
 
 def test_gap_behind_the_rank():

@@ -94,10 +94,11 @@ class LatentRank:
         self._check()
         data = _matrix(X)
         self._mean = data.mean(0)
-        self._scale = (data - self._mean).square().mean().sqrt()
+        centred = data - self._mean
+        self._scale = centred.norm() / centred.numel() ** 0.5
         if not self._scale > 0:
             raise ValueError("`X` must have rows that differ; all its rows are the same.")
-        x = ((data - self._mean) / self._scale).float()
+        x = (centred / self._scale).float()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             widths = (x.shape[1], self.hidden, self.hidden, self.code_dim)
@@ -108,7 +109,7 @@ class LatentRank:
         self.rank_, self.gap_ = self.verdict_.rank, self.verdict_.gap
         self.error_ = float(self.path_.losses[-1])
         with torch.no_grad():
-            code = self._encoder(x).double()
+            code = self._encoder(_some(x)).double()
             self._code_mean = code.mean(0)
             self._axes = torch.linalg.svd(code - self._code_mean, full_matrices=False).Vh[: self.rank_]
         return self
@@ -125,8 +126,8 @@ class LatentRank:
         if data.shape[1] != len(self._mean):
             raise ValueError(f"`X` must have {len(self._mean)} columns, as in `fit`; got {data.shape[1]}.")
         with torch.no_grad():
-            code = self._encoder(((data - self._mean) / self._scale).float()).double()
-        found: np.ndarray[Any, np.dtype[np.float64]] = ((code - self._code_mean) @ self._axes.mT).numpy()
+            codes = [self._encoder(((x - self._mean) / self._scale).float()).double() for x in data.split(_MOST_READ)]
+        found: np.ndarray[Any, np.dtype[np.float64]] = ((torch.cat(codes) - self._code_mean) @ self._axes.mT).numpy()
         return found
 
     def fit_transform(self, X: ArrayLike | Tensor, y: object = None) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -151,7 +152,7 @@ class LatentRank:
         optimiser = torch.optim.Adam([*self._encoder.parameters(), *self._decoder.parameters()])
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, self.learning_rate, total_steps=self.steps + 1)
         generator = torch.Generator().manual_seed(self.seed)
-        size, some = min(self.batch_size, len(x)), x[:: -(-len(x) // _MOST_READ)]
+        size, some = min(self.batch_size, len(x)), _some(x)
         readings: list[tuple[int, float, float, Tensor]] = []
         order, time = torch.empty(0, dtype=torch.int64), 0.0
         for step in range(self.steps + 1):
@@ -177,6 +178,11 @@ class LatentRank:
         wide = code.double()
         squares = torch.linalg.eigvalsh(torch.cov(wide.mT, correction=0).reshape(self.code_dim, self.code_dim))
         return loss, squares.flip(0).clamp_min(0).sqrt()
+
+
+def _some(x: Tensor) -> Tensor:
+    """At most `_MOST_READ` samples, spread over all."""
+    return x[:: -(-len(x) // _MOST_READ)]
 
 
 def _layers(widths: tuple[int, ...]) -> nn.Sequential:

@@ -38,7 +38,8 @@ class LatentVerdict:
             "still rising": f"still rising: it last changed at step {self.settled_at}; train longer",
             "no gap": "no gap, so that this number depends on where one cuts",
         }[self.state]
-        return f"{self.rank} directions, {why} (σ_{self.rank} / σ_{self.rank + 1} = {self.gap:.3g})"
+        count = f"{self.rank} direction{'' if self.rank == 1 else 's'}"
+        return f"{count}, {why} (σ_{self.rank} / σ_{self.rank + 1} = {self.gap:.3g})"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 A run directory is written by one process, append-only, and sealed at its end; it can be read at any time in between.
 """
 
+from rankrise.store._arrays import read_npy as read_npy
 from rankrise.store._arrays import read_npz as read_npz
 from rankrise.store._atomic import load_tensors as load_tensors
 from rankrise.store._atomic import replacing as replacing
