@@ -136,6 +136,6 @@ if __name__ == "__main__":
     parts = digits()
     for seed in parser.parse_args().seeds:
         network = mlp(parts[0], parts[1], seed)
-        directions(network, parts[2][:200], seed)
+        directions(network, parts[2][:100], seed)
         features(network, parts, seed)
         gauge(seed)

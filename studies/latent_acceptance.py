@@ -68,7 +68,7 @@ def linear(seeds: list[int]) -> None:
             planted(r, seed), depth=depth, init="orthogonal", learning_rate=0.1, seed=seed, **options
         )
         right += int(flow.num_learned[-1] == r)
-    usual = {depth: 0 for depth in DEPTHS}
+    usual = dict.fromkeys(DEPTHS, 0)
     for r, depth, seed in cells:
         flow = linear_autoencoder_flow(
             planted(r, seed), depth=depth, init="default", learning_rate=0.1, seed=seed, **options

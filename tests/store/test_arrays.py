@@ -1,4 +1,4 @@
-"""Arrays of an `.npz` or `.npy` from a stranger are read as they are, or refused in a sentence before they are unpacked."""
+"""Arrays of an `.npz` or `.npy` from a stranger are read as they are, or refused in one sentence before that."""
 
 import os
 import zipfile
@@ -60,13 +60,13 @@ def test_single_array_keeps_its_type_and_gets_the_order_of_this_machine(tmp_path
     [
         (lambda path: path.write_bytes(npy_head((2**27,)) + bytes(8)), "the array unpacks to 1073741824 bytes"),
         (lambda path: path.write_bytes(npy_head((4096,)) + bytes(8)), "the array has 32768 bytes, more than the file"),
-        (lambda path: path.write_bytes(npy_head((3,)) + bytes(8)), "cannot reshape array"),
+        (lambda path: path.write_bytes(npy_head((3,)) + bytes(8)), "Failed to read all data for array"),
         (lambda path: path.write_bytes(npy_head((-1, -1))), "the array has the shape"),
         (lambda path: path.write_bytes(b"\x93NUMPY\2\0" + b"\xff\xff\xff\x7f{"), "EOF"),
         (lambda path: path.write_bytes(b"\x93NUMPY\3\0" + bytes(200)), "3, 0"),
         (lambda path: np.save(path, np.array([{}], dtype=object)), "the array holds object, not real numbers"),
         (lambda path: np.save(path, np.array([1j])), "the array holds complex128, not real numbers"),
-        (lambda path: np.savez(path.open("wb"), x=np.ones(1)), "magic string"),
+        (lambda path: path.write_bytes(b"PK" + bytes(200)), "magic string"),
         (lambda path: path.write_bytes(b""), "EOF"),
         (lambda path: os.mkfifo(path), "must be a regular file"),
         (lambda path: path.mkdir(), "must be a regular file"),
