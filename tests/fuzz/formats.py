@@ -24,7 +24,7 @@ from tests.lab.figures.runs import flow_run, network_run
 import rankrise
 from rankrise.checkpoints import diff, open_checkpoint
 from rankrise.checkpoints.function import read_inputs
-from rankrise.cli._stages import _network as read_npz
+from rankrise.cli._stages import _network as read_own_data
 from rankrise.lab.claims import evaluate_claims
 from rankrise.lab.experiments import runs_by_experiment, summarise_run
 from rankrise.lab.figures import build_figures, describe_run
@@ -38,6 +38,7 @@ from rankrise.store import (
     load_initial,
     load_run,
     load_spec,
+    read_npy,
     resume_run,
     rows,
     verify_run,
@@ -181,7 +182,15 @@ def _make_torch(folder):
 
 def _read_npz(folder):
     read_inputs(folder / "x.npz", folder)
-    read_npz(folder / "x.npz", dim=1, tokens=1, samples=1, seed=0)
+    read_own_data(folder / "x.npz", dim=1, tokens=1, samples=1, seed=0)
+
+
+def _make_npy(folder):
+    np.save(folder / "x.npy", np.random.default_rng(0).standard_normal((5, 3)))
+
+
+def _read_npy(folder):
+    read_npy(folder / "x.npy", argument="data")
 
 
 def _make_npz(folder):
@@ -303,6 +312,7 @@ FORMATS = {
             "pt", _make_torch, "x.pt", lambda folder: _read_checkpoint(folder / "x.pt", allow_torch_load=True),
             mutations.change_zip,
         ),
+        Format("npy", _make_npy, "x.npy", _read_npy, mutations.change_bytes),
         Format("npz", _make_npz, "x.npz", _read_npz, mutations.change_zip),
         Format("kohya", _make_kohya, "x.safetensors", _read_image_adapter, mutations.change_safetensors),
         Format("diffusers", _make_diffusers, "x.safetensors", _read_image_adapter, mutations.change_metadata),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankrise._arguments import did_you_mean
+from rankrise._arguments import did_you_mean, hub_hint
 from rankrise._extras import require
 from rankrise.cli._output import file, progress
 
@@ -88,7 +88,10 @@ def existing(*paths: Path, are_models: bool = False) -> None:
         if not os.path.lexists(path) and "@" not in str(path):  # a name with "@" may be one on the hub
             name = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
             beside = os.listdir(path.parent) if path.parent.is_dir() else []
-            raise FileNotFoundError(f"{name} does not exist. {did_you_mean(path.name, beside)}".rstrip())
+            hint = did_you_mean(path.name, beside)
+            if not hint and are_models:
+                hint = hub_hint(path).lstrip()
+            raise FileNotFoundError(f"{name} does not exist. {hint}".rstrip())
 
 
 def _write_files(found: "Diff", parquet: Path | None, html: Path | None) -> None:

@@ -25,6 +25,7 @@ from rankrise.view._figure import is_finite as is_finite
 from rankrise.view._figure import numbers as numbers
 from rankrise.view._figure import to_csv as to_csv
 from rankrise.view._json import figure_json as figure_json
+from rankrise.view._latent_figure import latent_figure as latent_figure
 from rankrise.view._networks import CIRCUITS as CIRCUITS
 from rankrise.view._networks import Circuit as Circuit
 from rankrise.view._networks import band_words as band_words
