@@ -81,7 +81,7 @@ QUESTIONS = (
     ),
     Experiment(
         "toy-ensemble",
-        "Algorithm 1 on a hundred heads of 8 weights, ten of them predicted at α = 1e-32",
+        "Algorithm 1 on a hundred heads of 8 weights",
         "how often coordinates leave or tie, and how far predicted times err",
         smoke=EnsembleSpec(task=_TASK, num_heads=4, num_predicted=1),
         small=EnsembleSpec(task=_TASK, num_heads=100, num_predicted=10),
