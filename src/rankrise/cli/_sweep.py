@@ -79,8 +79,17 @@ def sweep(
         raise typer.Exit(1)
 
 
-def the_workers(num: int | None, memory_limit: str, scheduler: str | None) -> "Workers":
+def the_workers(
+    num: int | None, memory_limit: str, scheduler: str | None, *, task: str = "A sweep", otherwise: str = ""
+) -> "Workers":
     """Make the workers that the options ask for.
+
+    Args:
+        num: Number of processes of this machine; its cores if None.
+        memory_limit: Memory of one of them, "auto" or "none".
+        scheduler: Address of a cluster instead.
+        task: What needs the workers, for the message.
+        otherwise: What the user can do without Dask, for the message.
 
     Raises:
         ModuleNotFoundError: Dask is not installed.
@@ -90,7 +99,7 @@ def the_workers(num: int | None, memory_limit: str, scheduler: str | None) -> "W
 
     from rankrise.lab.sweep import Workers
 
-    require("A sweep", "dask", "distributed", "cryptography")
+    require(task, "dask", "distributed", "cryptography", otherwise=otherwise)
     if scheduler is not None and num is not None:
         raise typer.BadParameter(
             "`--workers` and `--scheduler` must not be given together; a cluster has its own workers."

@@ -23,6 +23,7 @@ from rankrise.theory.diagonal import DiagonalNetwork as DiagonalNetwork
 from rankrise.theory.diagonal import Flow as Flow
 from rankrise.theory.diagonal import PerturbationTest as PerturbationTest
 from rankrise.theory.diagonal import PerturbedFlow as PerturbedFlow
+from rankrise.theory.diagonal import StageEnsemble as StageEnsemble
 from rankrise.theory.diagonal import Stages as Stages
 from rankrise.theory.diagonal import StageTimes as StageTimes
 from rankrise.theory.diagonal import Transformer as Transformer
@@ -35,6 +36,7 @@ from rankrise.theory.diagonal import perturb_flow as perturb_flow
 from rankrise.theory.diagonal import perturb_minimum as perturb_minimum
 from rankrise.theory.diagonal import perturb_transition as perturb_transition
 from rankrise.theory.diagonal import solve_flow as solve_flow
+from rankrise.theory.diagonal import stage_ensemble as stage_ensemble
 from rankrise.theory.diagonal import stage_times as stage_times
 from rankrise.theory.diagonal import transformer as transformer
 from rankrise.theory.matrix import Circuit as Circuit

@@ -14,6 +14,7 @@ The table (layer 0; head 0 unless said; circuit "kq" is a = w_K ⊙ w_Q, "vo" is
 | matrix_descent | saved point | `time`, `loss`, `optimiser_step` | `spectrum` |
 | adam_phases | saved point | `time` as a part of the run | `loss_of_case`; `active_from`, -1 for never |
 | robustness | saved point | `time`, `perturbed_at` | `product`, `product_perturbed`; head n is perturbation n |
+| ensemble | stage k of `stage_time` | – | numbers of `theory.StageEnsemble`, `status_of_head`, `stage_time` |
 | descent | saved point | `time`, `loss`, `optimiser_step` | `product`; `activation_time` |
 | lazy | case | `alpha`, `time`, `kappa`, `initial_loss`, `lipschitz`, `error`, `bound`, `loss`, … | – |
 
@@ -21,7 +22,8 @@ The points of a robustness run are those of its perturbations one after another:
 Adam is η·step/log(1/α) as for the others, which is a convention, because its steps do not follow the gradient. `status`
 at the last step is the position of the solver's status in `theory.Status`. Predicted times have no circuit: head n is
 the n-th α, and the index counts stages. In a run of Adam's phases head n is the n-th case of (β₂, ε), and the index
-counts the values of α, and coordinates within each α.
+counts the values of α, and coordinates within each α. In a run of
+an ensemble the index is the head.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""What readers of the paper ask, on the toy: weight decay, LayerNorm, random targets, and where Adam has stages."""
+"""What readers of the paper ask, on the toy: weight decay, LayerNorm, random targets, Adam, and a hundred heads."""
 
 from dataclasses import replace
 
 from rankrise.lab.experiments._spec import Experiment
-from rankrise.lab.experiments.kinds import AdamPhasesSpec, DescentSpec, FlowSpec, StagesSpec, ToyTask
+from rankrise.lab.experiments.kinds import AdamPhasesSpec, DescentSpec, EnsembleSpec, FlowSpec, StagesSpec, ToyTask
 from rankrise.lab.experiments.specs._toys import experiment_of, steps_to
 
 DECAYS = (0.003, 0.01, 0.03)
@@ -78,5 +78,13 @@ QUESTIONS = (
             beta2s=(0.9, 0.999),
             log10_alphas=(-2, -4, -8),
         ),
+    ),
+    Experiment(
+        "toy-ensemble",
+        "Algorithm 1 on a hundred heads of 8 weights",
+        "how often coordinates leave or tie, and how far predicted times err",
+        smoke=EnsembleSpec(task=_TASK, num_heads=4, num_predicted=1),
+        small=EnsembleSpec(task=_TASK, num_heads=100, num_predicted=10),
+        paper=EnsembleSpec(task=_TASK, num_heads=100, num_predicted=10),
     ),
 )
