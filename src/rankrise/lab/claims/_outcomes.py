@@ -16,6 +16,7 @@ TOPICS = {  # in the order of the paper; the keys are `Claim.topic`
     "beyond": "Beyond the paper",
     "full": "Heads with full matrices learn in stages at predicted times",
     "questions": "Readers' questions are answered as expected",
+    "gauges": "Collapse, slingshots and laziness come where the gauges say",
 }
 
 
