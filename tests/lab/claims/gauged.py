@@ -164,7 +164,7 @@ CASES = [
     (
         "large-weights-keep-the-kernel@vit-digits-regime",
         two(kernel, LARGE, SMALL, cosine=0.1),
-        two(kernel, LARGE, SMALL, cosine=0.4),
+        two(kernel, LARGE, SMALL, cosine=0.6),
     ),
     (
         "large-weights-are-lazier@vit-digits-regime",
