@@ -2,9 +2,9 @@
 
     PYTHONPATH=src:. OMP_NUM_THREADS=1 python studies/entropy_of_families.py --each 8
 
-Every eighth type of model of the census (`tools/census`) is built and run. Where its attention calls PyTorch's function,
-`rankrise.attention_entropy` of the queries, keys and masks of each call is compared with the entropy of an explicit
-softmax in float64, and so is that of queries and keys in bfloat16. The counts are in docs/log/gauges.md.
+Every eighth type of model of the census (`tools/census`) is built and run. Where its attention calls the function of
+PyTorch, `rankrise.attention_entropy` of the queries, keys and masks of each call is compared with the entropy of an
+explicit softmax in float64, and so is that of queries and keys in bfloat16. The counts are in docs/log/gauges.md.
 """
 
 import argparse
