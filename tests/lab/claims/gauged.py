@@ -115,9 +115,9 @@ LARGE, SMALL = "vit-digits-regime-10", "vit-digits-regime-0.1"
 CASES = [
     ("slings@modular-adam", one(modular, "modular-adam"), one(modular, "modular-adam", num=1)),
     (
-        "does-not-sling@modular-adam-zero-sum",
-        one(modular, "modular-adam-zero-sum", num=0),
-        one(modular, "modular-adam-zero-sum"),
+        "does-not-sling@modular-zero-sum",
+        one(modular, "modular-zero-sum", num=0),
+        one(modular, "modular-zero-sum"),
     ),
     (
         "begins-where-softmax-rounds@modular-adam",
@@ -129,9 +129,9 @@ CASES = [
     ("does-not-grok@modular", all_modular(0.01), all_modular(0.5)),
     (f"collapses@{HOT}", one(heads, HOT), one(heads, HOT, shares=(1.0, 0.2, 0.5))),
     (
-        f"does-not-collapse@{HOT}-sigma-attention",
-        one(heads, f"{HOT}-sigma-attention", shares=(1.0, 0.2, 0.5)),
-        one(heads, f"{HOT}-sigma-attention"),
+        f"does-not-collapse@{HOT}-sigma-qkv",
+        one(heads, f"{HOT}-sigma-qkv", shares=(1.0, 0.2, 0.5)),
+        one(heads, f"{HOT}-sigma-qkv"),
     ),
     (f"collapse-is-early@{HOT}", one(heads, HOT), one(heads, HOT, shares=(1.0, *[0.5] * 9, 0.02))),
     (f"stays-above-floor@{HOT}", one(heads, HOT), one(heads, HOT, floor=0.03)),
@@ -142,9 +142,9 @@ CASES = [
     ),
     (f"learns@{HOT}-warmup", one(heads, f"{HOT}-warmup"), one(heads, f"{HOT}-warmup", accuracy=0.1)),
     (
-        f"fails@{HOT}-spectral-norm",
-        one(heads, f"{HOT}-spectral-norm", accuracy=0.1),
-        one(heads, f"{HOT}-spectral-norm", accuracy=0.9),
+        f"fails@{HOT}-spectral",
+        one(heads, f"{HOT}-spectral", accuracy=0.1),
+        one(heads, f"{HOT}-spectral", accuracy=0.9),
     ),
     ("tight-constant@lazy-tight", one(lazy, "lazy-tight"), one(lazy, "lazy-tight", factor=0.6)),
     ("alpha-follows-time@lazy-tight", one(lazy, "lazy-tight"), one(lazy, "lazy-tight", over=1.02)),

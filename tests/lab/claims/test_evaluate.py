@@ -37,7 +37,7 @@ def test_claims_need_experiments_that_exist():
     known = experiments()
     assert {name for predicate in PREDICATES for name in predicate.needs} <= set(known)
     used = {name for predicate in PREDICATES for name in predicate.needs}
-    without = {"modular-adam-eps", "modular-sgd", "modular-transformer"}  # never near where a softmax rounds, or slow
+    without = {"modular-eps", "modular-sgd", "modular-transformer"}  # never near where a softmax rounds, or slow
     without |= {f"vit-digits-regime-{factor}" for factor in ("3", "0.3", "0.03")}  # for the figure
     assert set(known) - used == {"toy-flow-1e-1", "toy-matrix-head", *without}
 

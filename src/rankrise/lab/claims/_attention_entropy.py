@@ -65,8 +65,8 @@ def accuracy_gained(changed: RunData, plain: RunData) -> Finding:
 _HOT = "vit-digits-hot"
 _NAMES = {
     f"{_HOT}-sigma": "under σReparam",
-    f"{_HOT}-sigma-attention": "with σReparam of queries, keys and values",
-    f"{_HOT}-spectral-norm": "under PyTorch's spectral norm",
+    f"{_HOT}-sigma-qkv": "with σReparam of queries, keys and values",
+    f"{_HOT}-spectral": "under PyTorch's spectral norm",
 }
 _LOWEST = "lowest entropy of a head over log n, over steps, layers and heads"
 _ACCURACY = "test accuracy at the end"
@@ -131,11 +131,11 @@ PREDICATES: tuple[Predicate, ...] = (
     _claim(
         "sigma-trains-better",
         "at thirty times the learning rate digits are learned better under σReparam of queries, keys and values",
-        of=f"{_HOT}-sigma-attention",
+        of=f"{_HOT}-sigma-qkv",
         circuit="accuracy",
         layers="",
         aggregate=f"{_ACCURACY}, minus that without",
-        needs=(f"{_HOT}-sigma-attention", _HOT),
+        needs=(f"{_HOT}-sigma-qkv", _HOT),
         measure=accuracy_gained,
         must_be=("≥", 0.1),
         in_words="at thirty times its learning rate a ViT on digits gains {value:.0%} of test accuracy by σReparam of "
@@ -156,7 +156,7 @@ PREDICATES: tuple[Predicate, ...] = (
         "fails",
         "under PyTorch's spectral norm digits are not learned although no head collapses: collapse is not necessary "
         "for failure",
-        of=f"{_HOT}-spectral-norm",
+        of=f"{_HOT}-spectral",
         circuit="accuracy",
         layers="",
         aggregate=_ACCURACY,

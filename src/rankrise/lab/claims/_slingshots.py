@@ -89,12 +89,12 @@ def accuracy_when_fitted(*runs: RunData) -> Finding:
     )
 
 
-_WITH = {"modular-adam": ("in float32", 2), "modular-adam-fp64-tiny": ("in float64 with ε = 1e-22", 1)}
+_WITH = {"modular-adam": ("in float32", 2), "modular-fp64-tiny": ("in float64 with ε = 1e-22", 1)}
 _WITHOUT = {
-    "modular-adam-zero-sum": "in float32 with the zero-sum gradient",
-    "modular-adam-loss64": "in float32 with the loss in float64",
-    "modular-adam-fp64": "in float64 with ε = 1e-8",
-    "modular-adam-fp64-tiny-zero-sum": "in float64 with ε = 1e-22 and the zero-sum gradient",
+    "modular-zero-sum": "in float32 with the zero-sum gradient",
+    "modular-loss64": "in float32 with the loss in float64",
+    "modular-fp64": "in float64 with ε = 1e-8",
+    "modular-fp64-tiny-zero-sum": "in float64 with ε = 1e-22 and the zero-sum gradient",
 }
 _NUMBER = "slingshots whose plateau is in the record (`signals.detect_slingshots`)"
 

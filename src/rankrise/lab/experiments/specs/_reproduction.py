@@ -74,10 +74,10 @@ def _variants(network: Entry) -> tuple[Entry, ...]:
 
 _SHORT_GAUGES = (  # half a minute in all
     "modular-adam",
-    "modular-adam-zero-sum",
+    "modular-zero-sum",
     "lazy-tight",
     "vit-digits-hot",
-    "vit-digits-hot-sigma-attention",
+    "vit-digits-hot-sigma-qkv",
 )
 _GAUGES_ONLY_SMALL = (
     "Claims of the gauges are judged at scale small, for which their bounds were set: rankrise run NAME --scale small "
