@@ -29,6 +29,25 @@ def read_alike(runs: Sequence[RunData], quantity: str, circuit: str, *, gaps: Ga
     return parts
 
 
+def read_together(run: RunData, *quantities: str, circuit: str = "") -> tuple[Array, list[Array]]:
+    """Steps (S,), and for each of several quantities of one run everything measured at a step side by side, (S, n).
+
+    Args:
+        run: The run.
+        *quantities: The quantities, such as "loss" and "last_norm", which must have been recorded at the same steps.
+        circuit: The circuit; empty for numbers of the model as a whole.
+
+    Raises:
+        NotMeasurable: A table is broken, or the quantities were recorded at different steps.
+    """
+    parts = [run.path(quantity, circuit) for quantity in quantities]
+    steps = parts[0].steps
+    if not all(np.array_equal(part.steps, steps) for part in parts):
+        names = " and ".join(f"`{quantity}`" for quantity in quantities)
+        raise NotMeasurable(f"{run.source} has {names} at different steps: run it again.")
+    return steps, [part.values.reshape(len(steps), -1) for part in parts]
+
+
 def early_mean(steps: Array, values: Array, part: float = 0.05) -> Array:
     """Mean of values (S, …) over the first 5% of the steps, or over another part, but at least the first measurement.
 

@@ -16,6 +16,7 @@ TOPICS = {  # in the order of the paper and then beyond it; the keys are `Claim.
     "beyond": "Beyond the paper",
     "full": "Heads with full matrices learn in stages at predicted times",
     "questions": "Readers' questions are answered as expected",
+    "gauges": "Collapse, slingshots and laziness come where the gauges say",
 }
 _OF_PAPER = ("1", "assumptions", "2", "3", "4", "5")
 

@@ -22,8 +22,8 @@ The points of a robustness run are those of its perturbations one after another:
 Adam is η·step/log(1/α) as for the others, which is a convention, because its steps do not follow the gradient. `status`
 at the last step is the position of the solver's status in `theory.Status`. Predicted times have no circuit: head n is
 the n-th α, and the index counts stages. In a run of Adam's phases head n is the n-th case of (β₂, ε), and the index
-counts the values of α, and coordinates within each α. In a run of
-an ensemble the index is the head.
+counts the values of α, and coordinates within each α. In a run of an
+ensemble the index is the head.
 """
 
 import math

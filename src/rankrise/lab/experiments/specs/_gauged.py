@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from rankrise.lab.experiments._spec import Experiment
 from rankrise.lab.experiments.kinds import LazySpec, ModularSpec, TrainingSpec
@@ -139,7 +139,8 @@ def _sgd_sigma(spec: TrainingSpec) -> TrainingSpec:
 _BARE = {"warmup_epochs": 0}
 _HEADS = "whether heads come to look at one token only, and whether training succeeds"
 _RANKS = "test accuracy and the stable rank of the change, beside those of vit-digits"
-_DIGITS: dict[str, tuple[str, str, Callable[[TrainingSpec], TrainingSpec]]] = {
+_Change: TypeAlias = tuple[str, str, Callable[[TrainingSpec], TrainingSpec]]  # in words, what it shows, the change
+_HOT: dict[str, _Change] = {
     "hot": ("at thirty times the rate", _HEADS, _hot),
     "hot-sigma": ("at thirty times the rate, under σReparam", _HEADS, lambda s: _hot(s, reparam="sigma")),
     "hot-sigma-qkv": (
@@ -157,6 +158,8 @@ _DIGITS: dict[str, tuple[str, str, Callable[[TrainingSpec], TrainingSpec]]] = {
         _HEADS,
         lambda s: _hot(s, warmup_epochs=0.4 * _hot_epochs(s)),
     ),
+}
+_OTHERWISE: dict[str, _Change] = {
     **{
         f"decay-{decay:g}": (
             f"with AdamW and weight decay {decay:g}",
@@ -186,8 +189,7 @@ _DIGITS: dict[str, tuple[str, str, Callable[[TrainingSpec], TrainingSpec]]] = {
 }
 
 
-def _of_digits(name: str) -> Experiment:
-    words, shows, change = _DIGITS[name]
+def _of_digits(name: str, words: str, shows: str, change: Callable[[TrainingSpec], TrainingSpec]) -> Experiment:
     smoke, small, paper = map(change, _BASES)
     return Experiment(
         f"vit-digits-{name}",
@@ -200,4 +202,6 @@ def _of_digits(name: str) -> Experiment:
     )
 
 
-GAUGED = (*map(_modular, _MODULAR_CHANGES), _MODULAR_TRANSFORMER, *_LAZY, *map(_of_digits, _DIGITS))
+HOT_DIGITS = tuple(_of_digits(name, *how) for name, how in _HOT.items())
+OTHER_DIGITS = tuple(_of_digits(name, *how) for name, how in _OTHERWISE.items())
+GAUGED = (*map(_modular, _MODULAR_CHANGES), _MODULAR_TRANSFORMER, *_LAZY, *HOT_DIGITS, *OTHER_DIGITS)
