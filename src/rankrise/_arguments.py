@@ -13,7 +13,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     import difflib
 
     close = difflib.get_close_matches(str(name)[:100], list(known), n=1)
-    return f"Did you mean {close[0]!r}?" if close else ""
+    return f"Did you mean {close[0]!r:.100}?" if close else ""
 
 
 def check_choice(setting: str, value: object, known: Iterable[str]) -> None:

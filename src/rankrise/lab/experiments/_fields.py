@@ -43,7 +43,7 @@ def with_fields(spec: Spec, values: Mapping[str, Any]) -> Spec:
     4
     >>> with_fields(StagesSpec(t_end=1.0), {"dim": 4})
     Traceback (most recent call last):
-    ValueError: A field must be one of the spec's; got 'dim'. Did you mean ...? The fields: task.dim, ..., seed, t_end.
+    ValueError: A field must be one of the spec's; got 'dim'. Did you mean 'task.dim'? The fields: task.dim, ...
     """
     known = field_names(spec)
     record = to_json(spec)

@@ -23,7 +23,7 @@ def _decay(decay: float) -> tuple[Experiment, Experiment]:
         ),
         experiment_of(
             f"toy-decay-{decay:g}",
-            f"Gradient descent on the toy with weight decay λ = {decay:g}, α = 1e-8",
+            f"Gradient descent on the toy, weight decay λ = {decay:g}, α = 1e-8",
             f"the stages of toy-decay-stages-{decay:g}",
             lambda size: DescentSpec(
                 **size.common(),
