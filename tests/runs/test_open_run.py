@@ -131,7 +131,7 @@ def test_names_from_somebody_else_are_cut_in_messages(tmp_path):
     for number in range(30):
         run.append(rows(1, "loss", [1.0], circuit=f"{number:02d}" + "x" * 200))
     run.close()
-    with pytest.raises(NotMeasurable, match=rf"'00{'x' * 38}…', .*, 6 more\.$") as caught:
+    with pytest.raises(NotMeasurable, match=rf"'00{'x' * 37}, .* and 6 more\.$") as caught:
         rr.open_run(tmp_path / "long").curve("loss")
     assert len(str(caught.value)) < 1300
 
