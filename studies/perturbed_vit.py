@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python studies/perturbed_vit.py --seeds 0 1 2
 
-The network of `vit-digits` at scale small, Adam at a constant 1e-3, batches of 64, 300 steps. After 150 steps the
+The network of `vit-digits` at scale small, Adam at a constant 1e-3, batches of 64, 200 steps. After 100 steps the
 products W_Qᵀ W_K and W_O W_V of every head are moved by a fifth of their change: inside the span of the two leading
 singular directions of that change ("learned"), or in two random directions orthogonal to it ("other"). The pushed copy
 and the one that was not pushed then see the same batches with the same moments of Adam. Every row of the table is the
@@ -22,9 +22,9 @@ from rankrise.lab.data import DataConfig, load_dataset
 from rankrise.lab.experiments import find_experiment
 from rankrise.lab.models import build_model
 
-PUSH, END = 150, 300
+PUSH, END = 100, 200
 SIZE, RANK = 0.2, 2  # of the push: a share of the change, and how many directions
-AFTER = (0, 5, 20, 50, 100, 150)  # steps after the push at which the copies are compared
+AFTER = (0, 5, 20, 50, 100)  # steps after the push at which the copies are compared
 
 
 class Direction(NamedTuple):

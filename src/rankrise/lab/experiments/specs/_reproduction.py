@@ -72,10 +72,9 @@ def _variants(network: Entry) -> tuple[Entry, ...]:
     return tuple(replace(network, name=variant.name) for variant in _varied_networks.VARIANTS[network.name])
 
 
-_SHORT_GAUGES = (  # half a minute in all
+_SHORT_GAUGES = (  # less than a minute in all
     "modular-adam",
     "modular-zero-sum",
-    "lazy-tight",
     "vit-digits-hot",
     "vit-digits-hot-sigma-qkv",
 )
@@ -104,6 +103,7 @@ ENTRIES: dict[Scale, tuple[Entry, ...]] = {
         *_beside("smoke", _JUDGES),
         *_with_scales(Entry("vit-digits", "small", seeds=_THREE, epochs=15), num=3),
         *_variants(Entry("vit-digits", "small", epochs=15)),
+        Entry("lazy-tight", "smoke", _JUDGES[:1]),
         *(Entry(name, "small", _JUDGES[:1]) for name in _SHORT_GAUGES),
     ),
     "small": (
