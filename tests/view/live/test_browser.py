@@ -119,6 +119,9 @@ def test_a_run_appears_grows_shows_a_stage_and_is_marked_when_it_is_killed(open_
     page = open_page()
     training = subprocess.Popen([sys.executable, "-c", TRAINING, str(root / "born"), *sys.path])
     try:
+        while not (root / "born" / "MANIFEST.json").exists():  # importing torch takes a minute on a busy machine
+            assert training.poll() is None
+            time.sleep(0.1)
         page.get_by_role("link", name="born", exact=True).wait_for()
         wait(page, "document.querySelector('tr[data-state=running]')?.textContent.includes('born')")
         open_run(page, "born")
