@@ -61,7 +61,7 @@ def _check_figure(path: Path) -> None:
         require("Drawing a figure", "matplotlib", otherwise="or ask for a .csv")
 
 
-def _check(matrix: "np.ndarray", num_file_bytes: int, *, hidden: int, code_dim: int, depth: int) -> None:  # type: ignore[type-arg]
+def _check(matrix: "np.ndarray", num_file_bytes: int, *, hidden: int, code_dim: int, depth: int) -> None:
     """Refuse data that are no matrix, and a small file whose number of columns would make a network too large."""
     from rankrise.store import MOST_BYTES, UntrustedInputError
 
@@ -78,7 +78,7 @@ def _check(matrix: "np.ndarray", num_file_bytes: int, *, hidden: int, code_dim: 
         )
 
 
-def _record(found: "LatentRank", matrix: "np.ndarray") -> dict[str, object]:  # type: ignore[type-arg]
+def _record(found: "LatentRank", matrix: "np.ndarray") -> dict[str, object]:
     verdict, path = found.verdict_, found.path_
     return {
         "num_samples": matrix.shape[0],

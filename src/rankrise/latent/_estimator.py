@@ -13,7 +13,7 @@ from rankrise.latent._rank_path import LatentPath
 from rankrise.latent._subnetwork import LinearSubnetwork
 
 _READINGS = 100  # along a training
-_MOST_READ = 4096  # samples of a reading
+_MOST_READ = 2048  # samples of a reading
 _GAIN = 0.5  # of every matrix of the sub-network at the start
 
 
@@ -126,7 +126,9 @@ class LatentRank:
         if data.shape[1] != len(self._mean):
             raise ValueError(f"`X` must have {len(self._mean)} columns, as in `fit`; got {data.shape[1]}.")
         with torch.no_grad():
-            codes = [self._encoder(((x - self._mean) / self._scale).float()).double() for x in data.split(_MOST_READ)]
+            codes = [
+                self._encoder(((x - self._mean) / self._scale).float()).double() for x in torch.split(data, _MOST_READ)
+            ]
         found: np.ndarray[Any, np.dtype[np.float64]] = ((torch.cat(codes) - self._code_mean) @ self._axes.mT).numpy()
         return found
 
