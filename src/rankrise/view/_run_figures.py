@@ -67,7 +67,8 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
             some.source if is_one else ", ".join(runs),
         ),
         text=(
-            f"{'The loss, and the' if has_loss else 'The'} stable rank of what training added, mean over the heads of {whose}. "
+            f"{'The loss, and the' if has_loss else 'The'} stable rank of what training added, mean over the heads of "
+            f"{whose}. "
             f"A rank that stays and then rises by about one is a stage.{legend}"
         ),
         run="; ".join(headline(run.progress()) for run in runs.values()),
