@@ -58,17 +58,17 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
         panels.append(Panel(words.change, Axis("step", low=0), Axis("stable rank", low=1), traces, marks))
     where = "all layers" if layer is None else net.layer_name(layer)
     legend = " Thin vertical lines are stages that were detected." if any(panel.marks for panel in panels) else ""
-    whose = "of each layer, mean over its heads" if is_one and layer is None else f"mean over the heads of {where}"
+    whose = "each layer" if is_one and layer is None else where
     return FigureData(
         id="training_curves",
         experiment=some.folder.name if is_one else "compared",
         title=net.titled(
             "Loss and rank over training" if has_loss else "Rank over training",
-            some.source if is_one else " and ".join(runs),
+            some.source if is_one else ", ".join(runs),
         ),
         text=(
-            f"{'The loss, and the' if has_loss else 'The'} stable rank of what training added, {whose}. "
-            f"A rank that stays and then rises by about one is a stage.{legend}"
+            f"{'The loss, and the' if has_loss else 'The'} stable rank of what training added, mean over the heads of "
+            f"{whose}. A rank that stays and then rises by about one is a stage.{legend}"
         ),
         run="; ".join(headline(run.progress()) for run in runs.values()),
         panels=tuple(panels),
