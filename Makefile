@@ -60,7 +60,7 @@ reproduce: $(VENV)/.made-demo-report ## runs, figures, claims and report: minute
 # Pictures of the README and of docs/reproduce.md; tests/test_results.py compares them with results/runs.
 FIGURES := $(BIN)/rankrise figure --runs results/runs --out docs/figures --format png
 figures: $(VENV)/.made-demo-report ## docs/figures and the verdicts of docs/reproduce.md again, from results/runs
-	$(FIGURES) toy_scales toy_stages toy_robustness > /dev/null
+	$(FIGURES) toy_scales toy_stages toy_robustness matrix_stages adam_phases > /dev/null
 	$(FIGURES) components_by_scale stable_rank_by_scale --experiment vit-cifar10 > /dev/null
 	$(FIGURES) spectrum_over_training perturbation_vs_init stable_rank_over_training --experiment vit-cifar10 > /dev/null
 	for name in vit-cifar10-scale-1 vit-cifar100 vit-tiny-imagenet gpt2-wikitext2; do \

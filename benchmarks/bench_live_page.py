@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=120, help="how long the streams are open")
     parser.add_argument("--streams", type=int, default=100)
-    parser.add_argument("--runs", type=int, default=50, help="runs that are written meanwhile")
+    parser.add_argument("--runs", type=int, default=50, help="runs that are written while the streams are open")
     parser.add_argument("--steps", type=int, default=600, help="of each training")
     parser.add_argument("--repeats", type=int, default=5, help="trainings with and without open streams")
     options = parser.parse_args()
@@ -81,14 +81,14 @@ class Server:
         self.url = self.process.stdout.readline().decode().strip()
 
     def get(self, path: str) -> tuple[str, bytes]:
-        """Seconds that an answer took in words, and the answer."""
+        """Return in words how long an answer took, and the answer."""
         begin, cpu = time.perf_counter(), self.cpu()
         with urllib.request.urlopen(self.url + path) as answer:
             content: bytes = answer.read()
         return f"{time.perf_counter() - begin:.2f} s ({self.cpu() - cpu:.2f} s of CPU)", content
 
     def megabytes(self) -> float:
-        """Memory that the process holds."""
+        """How much memory the process holds."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
@@ -106,13 +106,13 @@ class Server:
 
 
 def begin_run(folder: Path, layers: int = LAYERS, heads: int = HEADS) -> Run:
-    """A run that nothing has been recorded in."""
+    """Begin a run without any measurement."""
     record = [{"index": n, "name": str(n), "num_heads": heads, "head_dim": 8, "views": {}} for n in range(layers)]
     return create_run(folder, spec={"layers": record}, initial={"w": torch.zeros(1)})
 
 
 def record(run: Run, step: int, generator: np.random.Generator, layers: int = LAYERS, heads: int = HEADS) -> int:
-    """Write what one measurement writes; return the number of rows."""
+    """Write the rows of one measurement, and return their number."""
     run.append(scalar_rows([(step, "loss", 1 / (step + 1))]))
     for circuit in ("kq", "vo"):
         for quantity in ("stable_rank", "frobenius_norm"):
@@ -172,8 +172,8 @@ async def listen(url: str, path: str, counts: list[int], number: int) -> None:
 async def stream_many(folder: Path, options: argparse.Namespace, *, num_before: int, is_whole: bool) -> None:
     """Memory and CPU of the server while streams look at runs, each of which is written every two seconds.
 
-    With `is_whole` a whole measurement is written each time, so that there is more and more to show; otherwise one
-    loss, so that what there is to show stays nearly the same.
+    With `is_whole` a whole measurement is written each time, so that the page grows; otherwise one loss is written, so
+    that the page stays nearly the same.
     """
     generator = np.random.default_rng(0)
     runs = [begin_run(folder / f"{number:02}") for number in range(options.runs)]
@@ -214,7 +214,7 @@ async def stream_many(folder: Path, options: argparse.Namespace, *, num_before: 
 
 
 async def train_beside(folder: Path, options: argparse.Namespace) -> None:
-    """CPU time of a training step, alternately without anybody who looks, and with open streams on its run."""
+    """Time a training step in CPU seconds, in turn without an open page and with open streams on its run."""
     begin_run(folder / "run").close()
     found: dict[bool, list[float]] = {False: [], True: []}
     for repeat in range(2 * options.repeats):

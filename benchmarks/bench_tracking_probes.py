@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/bench_tracking_probes.py --out benchmarks/results
 
-Process CPU time, so that other programs on the machine do not count. Each round times ten steps of training without a
-probe and then one reading of every probe through the tracker; the share of a round is that reading over the steps
-between two readings. Medians of the rounds, with the interval that holds the median at 95% by order statistics.
+Times are CPU times of the process, so that other programs on the machine do not count. Each round times ten steps of
+training without a probe, and then one reading of every probe through the tracker; the share of a round is that reading
+over the steps between two readings. The table has medians over the rounds, with their 95% intervals by order
+statistics.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from rankrise.store import environment
 from rankrise.tracking import ClassifierProbe, EntropyProbe, KernelProbe, LazinessProbe
 
 COMMAND = re.sub(r" --out \S+", "", " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]))
-STEPS = 10  # timed in every round
+STEPS = 10  # steps that are timed in every round
 EVERY = {"entropy": 100, "classifier": 100, "laziness": 200, "kernel": 1000}  # steps between two readings
 
 

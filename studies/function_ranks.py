@@ -7,9 +7,9 @@ each seed, cuts all changes since the start to rank r, and compares the outputs 
 `rankrise.function_rank`, its control, and the energy that is left out. `docs/log/growth.md` quotes the table. Needs
 `pip install 'rankrise[demo]'`.
 
-Said before the first run: (1) D(0) is 1 and the control is at least 0.8 at every rank; (2) the rank for D ≤ 0.05 is at
-most the rank for 95% of the energy in 4 of 5 seeds, at each scale. Intervals are 95% percentiles of 10,000 resamples of
-the seeds.
+Two expectations were committed before the first run: (1) D(0) is 1 and the control is at least 0.8 at every rank; (2)
+the rank for D ≤ 0.05 is at most the rank for 95% of the energy in 4 of 5 seeds, at each scale. Intervals are 95%
+percentiles of 10,000 resamples of the seeds.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SCALES = ("1", "0.1")
 
 
 def measure(scale: str, seed: int, out: Path) -> dict[str, object]:
-    """One network: its ranks by function and by energy, for all changes, each circuit and each layer."""
+    """Train one network; return its ranks by function and by energy, for all changes, each circuit and each layer."""
     name = f"vit-digits-scale-{scale}"
     spec = find_experiment(name).small
     folder = run_experiment(name, scale="small", seed=seed, out=out).folder
@@ -56,7 +56,7 @@ def _double(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def interval(values: list[float]) -> str:
-    """Mean and 95% percentiles of resampled means."""
+    """Return the mean and the 95% percentiles of resampled means, as text."""
     data = torch.tensor(values, dtype=torch.float64)
     draws = torch.randint(len(data), (10_000, len(data)), generator=torch.Generator().manual_seed(0))
     low, high = data[draws].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()

@@ -9,18 +9,19 @@ the change:
 
     uneven  8 in two layers        tail  8, 4, 2, 1, 1       half  4 in four layers       even  2 in all
 
-Protocol, committed before the judging seeds were run. Methods: uniform LoRA; `cut`, uniform at twice the rank and then
-cut, which is the control; `both`; `grow`; `early`; and `true`, LoRA with the planted ranks, as a floor. The rate is
-chosen on seed 100 for uniform LoRA on the task `uneven`, among 0.003, 0.01, 0.03, 0.06 and 0.12, and used for all.
-AdamW with betas (0.9, 0.999), no decay, cosine to zero, batches of 64. Judged is the excess loss, the squared error on
-4096 fresh inputs, as a ratio to that of uniform LoRA on the same seed: geometric mean over the seeds, with the 95%
-interval of Student's distribution of the logarithms. Claims, for `both`:
+This protocol was committed before the judging seeds were run. The methods are uniform LoRA; `cut`, which is uniform at
+twice the rank and then cut, as the control; `both`; `grow`; `early`; and `true`, LoRA with the planted ranks, as a
+floor. The learning rate is chosen on seed 100 for uniform LoRA on the task `uneven`, among 0.003, 0.01, 0.03, 0.06 and
+0.12, and used for all. All train by AdamW with betas (0.9, 0.999), without decay, with a cosine to zero and batches of
+64. The excess loss is the squared error on 4096 fresh inputs. It is judged as a ratio to that of uniform LoRA on the
+same seed, by the geometric mean over the seeds and the 95% interval of Student's distribution of the logarithms. The
+claims on `both`:
 
     C1  uneven, tail, half: the upper limit of the ratio to uniform LoRA is below 0.5
     C2  uneven, tail: the upper limit of the ratio to `cut` is below 0.8 (in `half` no gain over `cut` is expected)
     C3  even: the upper limit of the ratio to uniform LoRA is below 1.10
 
-`docs/log/growth.md` has what came out. Needs `pip install 'rankrise[peft]'`.
+`docs/log/growth.md` has the results. The study needs `pip install 'rankrise[peft]'`.
 """
 
 import argparse
@@ -73,7 +74,7 @@ def planted(task: str, seed: int) -> tuple[Residual, Residual]:
 
 
 def student(method: str, base: Residual, task: str, seed: int, rate: float) -> tuple[nn.Module, list[nn.Parameter]]:
-    """The base with its adapter, and what is trained."""
+    """Return the base with its adapter, and the parameters that are trained."""
     import peft
 
     targets = [f"layers.{i}" for i in range(LAYERS)]
@@ -95,7 +96,7 @@ def student(method: str, base: Residual, task: str, seed: int, rate: float) -> t
 
 
 def run(method: str, task: str, seed: int, rate: float) -> dict[str, object]:
-    """Train one student; its excess loss, and its ranks."""
+    """Train one student; return its excess loss and its ranks."""
     base, teacher = planted(task, seed)
     model, trained = student(method, base, task, seed, rate)
     optimiser = torch.optim.AdamW(trained, lr=rate, weight_decay=0)
@@ -123,7 +124,7 @@ def run(method: str, task: str, seed: int, rate: float) -> dict[str, object]:
 
 
 def ratio(results: dict[tuple[str, int], float], method: str, other: str, seeds: list[int]) -> str:
-    """Geometric mean of the ratio of two methods over the seeds, with its 95% interval."""
+    """Return the geometric mean of the ratio of two methods over the seeds, with its 95% interval, as text."""
     from scipy.stats import t
 
     logs = torch.tensor([math.log(results[method, s] / results[other, s]) for s in seeds], dtype=torch.float64)

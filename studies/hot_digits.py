@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=1 python studies/hot_digits.py --seeds 0 1 2
 
-The network of `vit-digits` at scale small, Adam at a constant rate without warm-up, batches of 64. Every row of the
-table is a run: test accuracy at the end, lowest entropy share of any head over the run, heads below 0.1 at the end,
-largest logit over the run, how far the norm of any effective weight was above |γ| (σReparam only, median and largest
-over weights and measurements), and process CPU seconds. The table is in docs/log/gauges.md.
+The network of `vit-digits` at scale small is trained by Adam at a constant rate without warm-up, in batches of 64.
+Every row of the table is a run. Its columns are the test accuracy at the end, the lowest entropy share of any head over
+the run, the number of heads below 0.1 at the end, the largest logit over the run, how far the norm of any effective
+weight was above |γ| (σReparam only, median and largest over weights and measurements), and process CPU seconds. The
+table is in docs/log/gauges.md.
 """
 
 import argparse
@@ -72,7 +73,7 @@ def excess(model: nn.Module) -> Iterator[float]:
 
 
 def run(setting: Setting, seed: int, steps: int) -> str:
-    """Train once; a row of the table."""
+    """Train once, and return a row of the table."""
     spec, data = find_experiment("vit-digits").small, load_dataset(DataConfig("digits"), root=None)
     model = build_model(spec.model, seed=seed)
     parametrise(model, setting)

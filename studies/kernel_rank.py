@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python studies/kernel_rank.py --seeds 0 1 2
 
-Two layers of width 64, AdamW at 1e-3, batches of 64, 96 test images. Every row of the table is a measurement. The table
-is in docs/log/gauges.md.
+The ViT has two layers of width 64 and is trained by AdamW at 1e-3 in batches of 64; the kernel is that of 96 test
+images. Every row of the table is a measurement. The table is in docs/log/gauges.md.
 """
 
 import argparse
@@ -22,7 +22,7 @@ COLUMNS = ("kernel_effective_rank", "kernel_stable_rank", "kernel_cosine", "kern
 
 
 def run(init_scale: float, seed: int) -> list[str]:
-    """Train once; the rows of the table."""
+    """Train once, and return the rows of the table."""
     data = load_dataset(DataConfig("digits"), root=None)
     sizes = {"width": 64, "num_layers": 2, "num_heads": 4, "head_dim": 16, "mlp_width": 128}
     config = ViTConfig(image_size=8, num_channels=1, patch_size=2, init_scale=init_scale, **sizes)

@@ -2,8 +2,8 @@
 
     PYTHONPATH=. OMP_NUM_THREADS=1 python studies/modular_slingshots.py --seeds 0 1 2
 
-Every row of the table is a run of 5,000 steps, logged every 20: slingshots, steps of their spikes, lowest loss. The
-table is in docs/log/gauges.md.
+Every row of the table is a run of 5,000 steps that is logged every 20 steps, with its slingshots, the steps of their
+spikes and the lowest loss. The table is in docs/log/gauges.md.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What readers of the paper ask, on heads with 8 weights: LayerNorm inside h, and random targets. Explores; no claim.
+"""What readers of the paper ask, on heads with 8 weights: LayerNorm inside h, and random targets; no claim is judged.
 
     OMP_NUM_THREADS=1 python studies/questions.py
 
-Prints a line per seed; docs/questions.md quotes them.
+The study prints a line for each seed; docs/questions.md names it.
 """
 
 import math

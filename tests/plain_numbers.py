@@ -18,7 +18,9 @@ LIKE_THE_TOY = ("toy-flow-1e-8", "toy-gd", "toy-sgd", "toy-adam", "toy-relu", "t
 OF_THE_WORST_SEED = {
     *(f"{name}@toy-stages" for name in ("one-joins-per-stage", "nothing-leaves", "unique-winner", "strict-minimum")),
     "nothing-leaves@toy-flow-1e-32",
+    *(f"{name}@toy-full-stages" for name in ("strict-minimum", "generic")),
 }
+FULL_FLOWS = tuple(f"toy-full-flow-1e-{power}" for power in (8, 32, 256))
 
 
 @cache
@@ -277,4 +279,78 @@ def of_the_toy(found):
     for name in ("toy-gd", "toy-sgd", "toy-adam"):
         pairs = zip(runs[name], runs["toy-flow-1e-8"], strict=True)
         wanted[f"times-as-in-the-flow@{name}"] = [against_flow(*pair) for pair in pairs], "≤ 0.05"
+    return wanted
+
+
+def passes(folder):
+    """When each singular value of both products first passes 1e-3, by a straight line between logarithms."""
+    times, sigma = scalar(folder, "time"), both(folder, "spectrum")
+    found = np.full(sigma.shape[1], np.inf)
+    for i, path in enumerate(np.log(np.maximum(sigma, 1e-300)).T):
+        for n in range(1, len(path)):
+            if path[n] > np.log(1e-3):
+                found[i] = np.interp(np.log(1e-3), path[n - 1 : n + 1], times[n - 1 : n + 1])
+                break
+    return found
+
+
+def from_prediction(stages, flow):
+    """The k-th stage of a product is predicted for its k-th singular value."""
+    place = spec_of(stages)["log10_alphas"].index(spec_of(flow)["log10_alpha"])
+    _, _, alphas, _, predicted = rows_of(stages, "predicted_time")
+    predicted, of = predicted[alphas == place], scalar(stages, "product")
+    passed = passes(flow).reshape(2, -1)
+    measured = [passed[int(of[k]), np.sum(of[:k] == of[k])] for k in range(len(of))]
+    return np.abs(measured - predicted).max() / predicted.max()
+
+
+def passes_against_flow(run, flow):
+    end = min(scalar(run, "time")[-1], scalar(flow, "time")[-1])
+    a, b = (np.minimum(passes(folder), end) for folder in (run, flow))
+    return np.abs(a / b - 1)[(a < end) | (b < end)].max()
+
+
+def of_adam(folder):
+    """Shares of coordinates that are active at half of the fall of the loss, by (β₂, ε, α)."""
+    spec, t = spec_of(folder), table(folder)
+    shape = [len(spec[name]) for name in ("beta2s", "epsilons", "log10_alphas")]
+    found = np.zeros(shape)
+    for beta2, epsilon, alpha in np.ndindex(*shape):
+        case = beta2 * shape[1] + epsilon
+        mine = (t["quantity"] == "loss_of_case") & (t["head"] == case) & (t["index"] == alpha)
+        order = np.argsort(t["step"][mine])
+        starts = (t["quantity"] == "active_from") & (t["head"] == case)
+        active = t["value"][starts][np.argsort(t["index"][starts])].reshape(shape[2], -1)[alpha]
+        path = t["value"][mine][order]
+        found[beta2, epsilon, alpha] = share_at_half(t["step"][mine][order], path, np.where(active < 0, np.inf, active))
+    return found
+
+
+def of_full_heads(found):
+    """Claims by id: the number of each seed, and the bound."""
+    limits, *flows = (by_seed(found[name]) for name in ("toy-full-stages", *FULL_FLOWS))
+    away = [
+        [(from_limit(stages, flow) > 0.05).mean() for stages, flow in zip(limits, flows[n], strict=True)]
+        for n in (0, -1)
+    ]
+    adam = [of_adam(folder) for folder in by_seed(found["toy-adam-phases"])]
+    wanted = {
+        "strict-minimum@toy-full-stages": ([scalar(folder, "curvature").min() for folder in limits], "> 0"),
+        "generic@toy-full-stages": ([scalar(folder, "smallest_minor").min() for folder in limits], "≥ 0.001"),
+        f"follows-the-limit@{FULL_FLOWS[-1]}": (
+            [from_limit(*pair).mean() for pair in zip(limits, flows[-1], strict=True)],
+            "≤ 0.02",
+        ),
+        "transitions-vanish@toy-full-flow": (np.divide(away[1], away[0]), "≤ 0.5"),
+        "no-stages@toy-adam-phases": ([shares[:, 0].min() for shares in adam], "≥ 0.8"),
+        "stages-return@toy-adam-phases": ([shares[:, -1, -1].max() for shares in adam], "≤ 0.75"),
+    }
+    for name, group, bound in zip(FULL_FLOWS, flows, ("≤ 0.05", "≤ 0.01", "≤ 0.01"), strict=True):
+        pairs = zip(limits, group, strict=True)
+        wanted[f"times-as-predicted@{name}"] = [from_prediction(*pair) for pair in pairs], bound
+    for name in (FULL_FLOWS[0], "toy-full-gd", "toy-full-sgd", "toy-full-adam"):
+        wanted[f"one-after-another@{name}"] = [at_half_of_matrices(folder) for folder in by_seed(found[name])], "≤ 0.75"
+    for name in ("toy-full-gd", "toy-full-sgd", "toy-full-adam"):
+        pairs = zip(by_seed(found[name]), flows[0], strict=True)
+        wanted[f"times-as-in-the-flow@{name}"] = [passes_against_flow(*pair) for pair in pairs], "≤ 0.15"
     return wanted

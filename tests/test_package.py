@@ -229,7 +229,7 @@ def test_links_between_pages_lead_somewhere(path):
 
 def test_files_of_the_recipes_exist():
     """Every file of a recipe is there, but for the new ones, which have NAME in their name."""
-    recipes = (ROOT / "CONTRIBUTING.md").read_text().split("## Six recipes")[1].split("## Style")[0]
+    recipes = (ROOT / "CONTRIBUTING.md").read_text().split("## Recipes")[1].split("## Style")[0]
     files = [name for name in re.findall(r"`((?:src|tests|docs)/[\w./-]+)`", recipes) if "NAME" not in name]
     assert len(files) > 12
     assert [name for name in files if not (ROOT / name).exists()] == []

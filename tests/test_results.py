@@ -59,7 +59,7 @@ IS_MET = {"≤": operator.le, "<": operator.lt, "≥": operator.ge, ">": operato
 @pytest.fixture(scope="module")
 def plain(found):
     """Claims by id: the number of each seed, and the bound, by a few plain lines."""
-    return plain_numbers.of_the_toy(found) | plain_numbers.of_networks(found)
+    return plain_numbers.of_the_toy(found) | plain_numbers.of_full_heads(found) | plain_numbers.of_networks(found)
 
 
 def test_verdicts_are_those_of_a_few_plain_lines(found, plain):

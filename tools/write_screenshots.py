@@ -28,7 +28,7 @@ SERVE = [sys.executable, "-c", "from rankrise.cli import main; main()", "serve"]
 
 
 def train(out: Path, *, rate: float, steps: int, scale: float) -> rr.RankTracker:
-    """Train to reverse a sequence; the tracker that is returned is still open."""
+    """Train a model to reverse a sequence, and return its tracker, which is still open."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, 4, dim_feedforward=64, dropout=0.0, batch_first=True, norm_first=True)
     encoder = nn.TransformerEncoder(layer, num_layers=LAYERS, enable_nested_tensor=False)

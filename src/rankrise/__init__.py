@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rankrise import heads as heads
     from rankrise import kernels as kernels
     from rankrise import lab as lab
+    from rankrise import latent as latent
     from rankrise import linalg as linalg
     from rankrise import runs as runs
     from rankrise import signals as signals
@@ -60,6 +61,7 @@ _SUBPACKAGES = (
     "heads",
     "kernels",
     "lab",
+    "latent",
     "linalg",
     "runs",
     "signals",

@@ -1,6 +1,7 @@
-"""Checks of arguments that a user gives: names out of a list of known ones, and whole numbers."""
+"""Checks of arguments that a user gives: names out of a list of known ones, whole numbers, paths that are not there."""
 
 import operator
+import re
 from collections.abc import Iterable
 
 
@@ -13,7 +14,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     import difflib
 
     close = difflib.get_close_matches(str(name)[:100], list(known), n=1)
-    return f"Did you mean {close[0]!r}?" if close else ""
+    return f"Did you mean {close[0]!r:.100}?" if close else ""
 
 
 def check_choice(setting: str, value: object, known: Iterable[str]) -> None:
@@ -26,6 +27,28 @@ def check_choice(setting: str, value: object, known: Iterable[str]) -> None:
     if value not in names:
         message = f"`{setting}` must be one of {', '.join(names)}; got {value!r}. {did_you_mean(value, names)}"
         raise ValueError(message.rstrip())
+
+
+_HUB_NAME = re.compile(r"(?:https?:/+huggingface\.co/|hf:/+)?((?:[\w-][\w.-]*/)?[\w-][\w.-]*?)(?:@[\w./-]*)?", re.ASCII)
+_FILE_SUFFIX = re.compile(r"\.(safetensors|bin|pt|pth|th|ckpt|gguf|json|npz|txt)$")
+
+
+def hub_hint(path: object) -> str:
+    """Return a sentence that follows "... does not exist." where a path may be meant as a name on the Hugging Face hub.
+
+    It is empty where the path cannot be such a name; otherwise it begins with a space.
+
+    >>> hub_hint("gpt2"), hub_hint("me/model.safetensors"), hub_hint("/home/me/model")
+    (' If it is a model on the hub, name its owner and its revision, such as owner/gpt2@main.', '', '')
+    >>> hub_hint("me/model")
+    ' If it is a model on the hub, name its revision, such as me/model@main.'
+    """
+    match = _HUB_NAME.fullmatch(str(path)[:200])
+    if match is None or _FILE_SUFFIX.search(match[1]):
+        return ""
+    name = match[1]
+    what, full = ("its revision", name) if "/" in name else ("its owner and its revision", f"owner/{name}")
+    return f" If it is a model on the hub, name {what}, such as {full}@main."
 
 
 def as_count(value: object, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int:

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 @contextlib.contextmanager
 def differentiable_attention() -> Iterator[None]:
-    """In the block attention is computed by plain matrix products: fused attention has no forward derivative.
+    """Compute attention by plain matrix products inside the block, because fused attention has no forward derivative.
 
     Torch's fast path for encoder layers is off too. When the first forward derivative is taken, torch loads parts of
     its own that it has deprecated; its warning about them is not shown.

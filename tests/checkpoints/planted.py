@@ -2,7 +2,7 @@
 
 import torch
 
-from rankrise.checkpoints.lora._verify import _inputs, _outputs
+from rankrise.checkpoints.lora._models import make_inputs, run_model
 
 
 def models():
@@ -113,14 +113,14 @@ def planted_pair(folder, name, *, rank=4, size=0.05, dtype=torch.float32, skip=(
 
 def model_inputs(model):
     """The same random tokens or images in every call."""
-    return _inputs(model, None)[0]
+    return make_inputs(model, None)[0]
 
 
 def adapter_logits(model, folder):
     """Of `model` with the adapter in `folder`, as PEFT itself loads it."""
     import peft
 
-    return _outputs(peft.PeftModel.from_pretrained(model, str(folder)).eval(), model_inputs(model))
+    return run_model(peft.PeftModel.from_pretrained(model, str(folder)).eval(), model_inputs(model))
 
 
 def brute_circuit(base, tuned, layer, head, circuit):

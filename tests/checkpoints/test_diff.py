@@ -13,6 +13,7 @@ from tests.checkpoints.planted import brute_circuit
 
 import rankrise as rr
 from rankrise.checkpoints import CheckpointWarning, diff, diff_text, open_checkpoint, plan_diff
+from rankrise.checkpoints.compare import head_table
 
 
 def pair(tmp_path, base, tuned, config=files.CONFIG):
@@ -400,3 +401,37 @@ def test_cpu_and_gpu_agree(tmp_path, summary):
         assert (row.name, row.status, row.rank_above_floor) == (gpu.name, gpu.status, gpu.rank_above_floor)
         if row.stable_rank:
             assert gpu.stable_rank == pytest.approx(row.stable_rank, rel=1e-3)
+
+
+def test_heads_of_several_towers_are_named(tmp_path):
+    shapes = {f"{tower}.layers.0.self_attn.{n}_proj.weight": (8, 8) for tower in ("text", "vision") for n in "qkvo"}
+    base = files.weights(shapes=shapes)
+    config = {"text_config": {"num_attention_heads": 2}, "vision_config": {"num_attention_heads": 4}}
+    found = diff(*pair(tmp_path, base, files.tuned(base), config))
+    lines = [(line["attention"], line["layer"], line["head"]) for line in head_table(found)]
+    text, vision = "text.layers.0.self_attn", "vision.layers.0.self_attn"
+    assert lines == [(text, "0", str(n)) for n in range(2)] + [(vision, "1", str(n)) for n in range(4)]
+    plain = files.weights()
+    assert "attention" not in head_table(diff(*pair(tmp_path / "one", plain, files.tuned(plain))))[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("encoder.block.0.layer.0.SelfAttention.q.weight", "attention"),
+        ("encoder.block.0.layer.1.DenseReluDense.wo.weight", "mlp"),
+        ("network.layers.0.fc1.weight", "mlp"),
+        ("layers.0.wo.weight", "attention"),
+        ("layers.0.keys_and_tokens.weight", "mlp"),
+        ("h.0.attn.c_attn.weight", "attention"),
+        ("layers.0.self_attn.q_proj.weight", "attention"),
+        ("encoder.layer.0.attention.output.dense.weight", "attention"),
+        ("encoder.layer.0.output.dense.weight", "mlp"),
+    ],
+)
+def test_the_share_of_a_part_goes_by_whole_words_of_names(tmp_path, name, part):
+    """`network` and T5's feed-forward both have the letters of a W_O in them."""
+    base = {name: torch.eye(4), "embed_tokens.weight": torch.eye(4)}
+    text = diff_text(diff(*pair(tmp_path, base, {n: w + 0.1 for n, w in base.items()}, None), heads=False))
+    shares = next(line for line in text.splitlines() if line.startswith("where")).partition(": ")[2]
+    assert sorted(share.rpartition(" ")[0] for share in shares.split(", ")) == sorted(["embeddings and heads", part])

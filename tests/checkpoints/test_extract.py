@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tests.checkpoints.planted import adapter_logits, build, model_inputs, plant, planted_pair
 
 from rankrise.checkpoints import diff, extract_lora, open_checkpoint, resize_lora
-from rankrise.checkpoints.lora._verify import _outputs
+from rankrise.checkpoints.lora._models import run_model
 
 NAMES = ("llama", "gpt2", "vit", "bert")
 pytestmark = pytest.mark.filterwarnings("ignore:.*fan_in_fan_out:UserWarning")
@@ -35,7 +35,7 @@ def test_round_trip_through_peft_equals_the_truncation(pair, tmp_path):
             a, b = (tensors[f"base_model.model.{module}.lora_{letter}.weight"] for letter in "AB")
             weight = truncated.get_parameter(f"{module}.weight")
             weight += (b @ a).mT if "Conv1D" in str(type(truncated.get_submodule(module))) else b @ a
-    expected = _outputs(truncated, inputs)
+    expected = run_model(truncated, inputs)
     assert (adapter_logits(build(name), tmp_path / "a") - expected).abs().max() < 1e-5
     config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
     assert config["alpha_pattern"] == config["rank_pattern"]  # left out, mixed ranks are scaled wrongly in silence
@@ -67,7 +67,7 @@ def test_whole_change_gives_the_tuned_logits(pair, tmp_path):
     assert done.logits.max_difference < 1e-4
     assert done.logits.relative_error < 1e-3
     inputs = model_inputs(after)
-    assert (adapter_logits(build(name), tmp_path / "a") - _outputs(after, inputs)).abs().max() < 1e-4
+    assert (adapter_logits(build(name), tmp_path / "a") - run_model(after, inputs)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

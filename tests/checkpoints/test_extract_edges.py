@@ -156,6 +156,47 @@ def test_verify_needs_tokens_or_images(tmp_path):
         check_verifiable(tmp_path, tmp_path)
 
 
+TINY = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+TEXT = TINY | {"vocab_size": 32, "max_position_embeddings": 24, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "words"),
+    [
+        ("clip", {"text_config": TEXT, "vision_config": TINY | {"image_size": 8, "patch_size": 4}, "projection_dim": 8},
+         "2 × 12 random tokens and 2 random images"),
+        ("roberta", TEXT | {"type_vocab_size": 1}, "2 × 12 random tokens"),
+    ],
+)  # fmt: skip
+def test_verify_gives_a_model_what_it_needs(tmp_path, model_type, config, words):
+    """CLIP needs tokens and images; RoBERTa's positions begin behind that of the padding, so it has fewer of them."""
+    import transformers
+
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(model_type, **config))
+    model.save_pretrained(tmp_path / "base")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim == 2 and ("q_proj" in name or "query" in name):
+                weight += weight[:, :1] @ weight[:1]
+    model.save_pretrained(tmp_path / "tuned")
+    done = extract_lora(tmp_path / "base", tmp_path / "tuned", out=tmp_path / "a", rank=1, verify=True)
+    assert done.logits.inputs == words
+    assert done.logits.relative_error < 1e-3
+
+
+def test_a_model_that_does_not_run_on_tokens_alone_is_refused_in_a_sentence(tmp_path, monkeypatch):
+    base, tuned, model, *_ = planted_pair(tmp_path, "gpt2")
+
+    def forward(self, input_ids=None, more=None):
+        return more.shape
+
+    monkeypatch.setattr(type(model), "forward", forward)
+    with pytest.raises(ValueError, match=r"tokens or images alone; GPT2LMHeadModel says .*no attribute 'shape'"):
+        extract_lora(base, tuned, out=tmp_path / "a", rank=2, verify=True)
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_verification_that_fails_leaves_nothing(tmp_path, monkeypatch):
     base, tuned, *_ = planted_pair(tmp_path, "gpt2")
     before = sorted(p.name for p in tmp_path.iterdir())

@@ -54,6 +54,25 @@ def test_a_path_is_never_taken_for_a_name(cache, tmp_path, monkeypatch):
     assert "b" in open_checkpoint("me/base@main").tensors
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("gpt2", "If it is a model on the hub, name its owner and its revision, such as owner/gpt2@main."),
+        ("gpt2@main", "If it is a model on the hub, name its owner and its revision, such as owner/gpt2@main."),
+        ("me/base", "If it is a model on the hub, name its revision, such as me/base@main."),
+        ("https://huggingface.co/me/base", "If it is a model on the hub, name its revision, such as me/base@main."),
+        ("hf://me/base", "If it is a model on the hub, name its revision, such as me/base@main."),
+        ("./me/base", None),
+        ("me/model.safetensors", None),
+        ("a/longer/path", None),
+    ],
+)
+def test_a_name_without_its_revision_is_told_how_names_are_written(cache, path, hint):
+    with pytest.raises(FileNotFoundError) as refusal:
+        open_checkpoint(path)
+    assert str(refusal.value) == f"{path} does not exist.{f' {hint}' if hint else ''}"
+
+
 def test_without_huggingface_hub(monkeypatch):
     monkeypatch.setattr(_extras, "is_installed", lambda module: False)
     with pytest.raises(ModuleNotFoundError, match=r"A checkpoint on the hub needs the package huggingface_hub"):

@@ -176,6 +176,16 @@ def test_more_than_plain_lora_is_refused(tmp_path, name):
         open_checkpoint(tmp_path / "a.safetensors")
 
 
+@pytest.mark.parametrize("names", [("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"), ("lokr_w1", "lokr_w2_a"),
+                                   ("oft_blocks",)])  # fmt: skip
+def test_files_of_other_methods_are_not_taken_for_whole_models(tmp_path, names):
+    """A LoHa file has no pair of LoRA at all."""
+    tensors = {f"lora_unet_x.{name}": torch.ones(2, 2) for name in names} | {"lora_unet_x.alpha": torch.tensor(1.0)}
+    save_file(tensors, tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match=rf"must be plain LoRA, .* it has 'lora_unet_x\.{names[0]}'. Merge it"):
+        open_checkpoint(tmp_path / "a.safetensors")
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [

@@ -182,6 +182,13 @@ def test_quantised_where_not_exact(tmp_path, state, words):
         open_checkpoint(tmp_path)
 
 
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path):
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    (tmp_path / "model.safetensors").write_text(text)
+    with pytest.raises(ValueError, match=r"it is a pointer of Git LFS, .* Fetch them with `git lfs pull`"):
+        open_checkpoint(tmp_path)
+
+
 def test_what_is_not_a_checkpoint(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         open_checkpoint(tmp_path / "nowhere")

@@ -87,3 +87,21 @@ def test_files_of_any_name_are_told_apart_by_their_content(tmp_path):
     (tmp_path / "notes-3.txt").write_text("not weights")
     assert [step.path.name for step in find_steps(tmp_path)] == ["step-1.th", "step-2.th"]
     assert open_checkpoint(tmp_path / "step-2.th", allow_torch_load=True).tensors["w"].shape == (2, 2)
+
+
+@quiet
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys did not match")  # and PEFT uses them
+def test_the_config_for_a_training_adapts_what_was_advised(tmp_path):
+    """PEFT takes the dense layer's `down_proj` for the experts of the next layer, unless it is told the parameter."""
+    import peft
+
+    base, tuned, kind = saved(MOE, tmp_path)
+    advice = extract_lora(base, tuned, rank=2).advice
+    assert "model.layers.0.mlp.down_proj" in advice.ranks
+    adapted = peft.get_peft_model(loaded(kind, base), peft.LoraConfig(**advice.training_config()))
+    ranks = {
+        name.removeprefix("base_model.model."): module.r["default"]
+        for name, module in adapted.named_modules()
+        if "default" in getattr(module, "lora_A", {})
+    }
+    assert ranks == dict(advice.ranks)

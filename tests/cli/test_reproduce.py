@@ -1,7 +1,9 @@
 """`rankrise reproduce` as a user runs it: plan, claims, report, strictness; its kills are in `tests/faults`."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -93,6 +95,70 @@ def test_from_nothing_to_the_report(rankrise, monkeypatch, tmp_path):
     assert by_id["rises-kq@vit-imagenet"]["reason"] == "Takes days."
     assert json.loads((tmp_path / "runs" / "verdicts.json").read_text()) == record["claims"]
     assert by_id["rises-kq@vit-cifar10"]["verdict"] == "not tested"  # synthetic images stand in
+
+
+def test_several_workers_do_the_plan_as_a_sweep(rankrise, monkeypatch, tmp_path):
+    """Workers are asked for, and the attempts that come back make the report."""
+    from rankrise.lab import sweep as package
+    from rankrise.lab.experiments import attempt_run
+
+    asked = []
+
+    def sweep(runs, *, out, workers, device, watch):
+        asked.append(workers)
+        return [attempt_run(run, device=device) for run in runs if not run.problem]
+
+    undrawn(monkeypatch)
+    monkeypatch.setattr(package, "sweep", sweep)
+    monkeypatch.setitem(_plan.ENTRIES, "smoke", tiny.ENTRIES[:1])
+    done = rankrise("reproduce", "--device", "cpu", "--workers", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [run["fate"] for run in json.loads(done.stdout)["runs"]] == ["finished"]
+    assert [(workers.num_workers, workers.scheduler) for workers in asked] == [(3, "")]
+    rankrise("reproduce", "--scheduler", "tcp://a:1")
+    assert asked[1].scheduler == "tcp://a:1"
+
+
+def test_a_full_disk_of_a_worker_stops_it_too(rankrise, monkeypatch):
+    from rankrise.lab import sweep as package
+    from rankrise.lab.experiments import Attempt
+
+    monkeypatch.setattr(package, "sweep", lambda runs, **_: [Attempt(runs[0], "full", "no room")])
+    done = rankrise("reproduce", "--workers", "2")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("rankrise: The disk of runs is full: make room,")
+
+
+def test_workers_ask_for_the_extra_in_one_sentence(rankrise, monkeypatch, tmp_path):
+    from rankrise import _extras
+
+    installed = _extras.is_installed
+    monkeypatch.setattr(_extras, "is_installed", lambda module: module != "distributed" and installed(module))
+    done = rankrise("reproduce", "--workers", "2")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "rankrise: `rankrise reproduce` on several workers needs the package distributed, which is not installed: "
+        "pip install 'rankrise[sweep]'; or leave --workers out, for one run after another.\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_run_after_another_needs_no_dask(tmp_path):
+    code = (
+        "import sys; sys.argv = ['rankrise', 'reproduce', '--device', 'cpu', '--json']\n"
+        "for name in ('dask', 'distributed'): sys.modules[name] = None\n"
+        "from tests.cli import tiny\n"
+        "from rankrise.cli import main\n"
+        "from rankrise.lab.experiments import _plan\n"
+        "_plan.ENTRIES['smoke'] = tiny.ENTRIES[:1]\n"
+        "main()"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [run["fate"] for run in json.loads(done.stdout)["runs"]] == ["finished"]
 
 
 def test_strict_is_about_verdicts_and_nothing_else_is(rankrise, monkeypatch):
@@ -198,12 +264,18 @@ def test_a_file_in_place_of_a_folder(option, rankrise, tmp_path):
 
 @pytest.mark.parametrize(
     ("args", "message"),
-    [(["--scale", "huge"], "'huge' is not one of"), (["--seeds", "0"], "--seeds"), (["stray"], "stray")],
+    [
+        (["--scale", "huge"], "'huge' is not one of"),
+        (["--seeds", "0"], "--seeds"),
+        (["stray"], "stray"),
+        (["--workers", "0"], "--workers"),
+        (["--workers", "2", "--scheduler", "tcp://a:1"], "must not be given together"),
+    ],
 )
 def test_mistakes(rankrise, tmp_path, args, message):
     done = rankrise("reproduce", *args)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert message in plain(done.stderr)
     assert not list(tmp_path.iterdir())
 
 

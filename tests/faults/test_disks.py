@@ -21,20 +21,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def disk(tmp_path):
-    """A disk of two megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def fill(path):
     with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
         while file.write(b"\0" * 512):

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # ten runs of the pl
 
 @pytest.fixture
 def start():
-    """Begin the plan in a folder; whatever is left of it at the end of the test is killed."""
+    """Begin the plan in a folder; processes that are left at the end of the test are killed."""
     begun = []
 
     def start(folder):

@@ -30,6 +30,7 @@ else:
         from tests.fuzz.formats import FORMATS, Reader
 
 _HANG_SECONDS = 60
+_LEAST_CASES = 60  # so many files are read even if they take longer than the given time
 _LONGEST = 2**16
 
 
@@ -63,6 +64,10 @@ class Search:
         if self.counts["cases"] % 50 == 1:
             self.report()
 
+    def is_over(self, end):
+        """Whether this process has used its time of the processor and has read the least number of files."""
+        return time.process_time() > end and self.counts["cases"] >= _LEAST_CASES
+
     def report(self):
         """Write the counts where the parent finds them, also after a crash."""
         (self._out / "counts.json").write_text(json.dumps(self.counts))
@@ -90,17 +95,19 @@ def _run(form, out, seconds, seed):
     os.fsync = os.fstat  # no power fails here, and the disk is slow
     with tempfile.TemporaryDirectory() as folder:
         search = Search(form, Path(folder), out)
-        valid = form.valid()
+        valid, end = form.valid(), time.process_time() + seconds
+        search.read(valid)
+        search.read(b"")  # so that the counts hold a damaged file for certain, whatever the search makes
         if atheris is None:
-            end, generator = time.process_time() + seconds, random.Random(seed)
-            while time.process_time() < end:
+            generator = random.Random(seed)
+            while not search.is_over(end):
                 search.read(form.mutate(valid, generator, valid))
         else:
-            _fuzz(search, form, valid, out, seconds, seed)
+            _fuzz(search, form, valid, out, end, seed)
         search.report()
 
 
-def _fuzz(search, form, valid, out, seconds, seed):
+def _fuzz(search, form, valid, out, end, seed):
     """libFuzzer leaves the process when it is done."""
     (out / "corpus").mkdir(exist_ok=True)
     (out / "corpus" / "valid").write_bytes(valid)
@@ -110,10 +117,8 @@ def _fuzz(search, form, valid, out, seconds, seed):
         changed = atheris.Mutate(data, most) if generator.random() < 0.2 else form.mutate(data, generator, valid)
         return changed[:most]
 
-    end = time.process_time() + seconds
-
     def read(data):
-        if time.process_time() > end:
+        if search.is_over(end):
             search.report()
             os._exit(0)
         search.read(data)

@@ -24,7 +24,7 @@ from tests.lab.figures.runs import flow_run, network_run
 import rankrise
 from rankrise.checkpoints import diff, open_checkpoint
 from rankrise.checkpoints.function import read_inputs
-from rankrise.cli._stages import _network as read_npz
+from rankrise.cli._stages import _network as read_own_data
 from rankrise.lab.claims import evaluate_claims
 from rankrise.lab.experiments import runs_by_experiment, summarise_run
 from rankrise.lab.figures import build_figures, describe_run
@@ -38,6 +38,7 @@ from rankrise.store import (
     load_initial,
     load_run,
     load_spec,
+    read_npy,
     resume_run,
     rows,
     verify_run,
@@ -69,7 +70,7 @@ class Format:
     reshape: Callable  # a change of the structure: (data, random, valid) -> data
     fit: Callable = _nothing  # what a sender would change along, such as checksums
     is_changed_by_reading: bool = False
-    is_ever_refused: bool = True  # a damaged environment is passed over, because no number depends on it
+    is_passed_over: bool = False  # a damaged file is no error, because no number depends on it
 
     def valid(self):
         """The content of a valid file."""
@@ -108,6 +109,8 @@ class Reader:
                 self._form.read(self._folder)
             except DOCUMENTED as error:
                 check_refusal(error)
+                if self._form.is_passed_over:
+                    raise AssertionError(f"a damaged file is refused, not passed over: {error}") from error
                 return False
         return True
 
@@ -179,7 +182,15 @@ def _make_torch(folder):
 
 def _read_npz(folder):
     read_inputs(folder / "x.npz", folder)
-    read_npz(folder / "x.npz", dim=1, tokens=1, samples=1, seed=0)
+    read_own_data(folder / "x.npz", dim=1, tokens=1, samples=1, seed=0)
+
+
+def _make_npy(folder):
+    np.save(folder / "x.npy", np.random.default_rng(0).standard_normal((5, 3)))
+
+
+def _read_npy(folder):
+    read_npy(folder / "x.npy", argument="data")
 
 
 def _make_npz(folder):
@@ -301,11 +312,12 @@ FORMATS = {
             "pt", _make_torch, "x.pt", lambda folder: _read_checkpoint(folder / "x.pt", allow_torch_load=True),
             mutations.change_zip,
         ),
+        Format("npy", _make_npy, "x.npy", _read_npy, mutations.change_bytes),
         Format("npz", _make_npz, "x.npz", _read_npz, mutations.change_zip),
         Format("kohya", _make_kohya, "x.safetensors", _read_image_adapter, mutations.change_safetensors),
         Format("diffusers", _make_diffusers, "x.safetensors", _read_image_adapter, mutations.change_metadata),
         Format(
-            "verdicts", _make_verdicts, "verdicts.json", _read_verdicts, mutations.change_json, is_ever_refused=False
+            "verdicts", _make_verdicts, "verdicts.json", _read_verdicts, mutations.change_json, is_passed_over=True
         ),
         Format("manifest", _make_network, f"{_RUN}/MANIFEST.json", _READ_RUN, mutations.change_json),
         Format("spec", _make_network, f"{_RUN}/spec.json", _READ_RUN, mutations.change_json, _forge(_RUN, "spec.json")),
@@ -314,7 +326,7 @@ FORMATS = {
         ),
         Format(
             "env", _make_network, f"{_RUN}/env.json", _READ_RUN, mutations.change_json, _forge(_RUN, "env.json"),
-            is_ever_refused=False,
+            is_passed_over=True,
         ),
         Format(
             "parquet", _make_network, f"{_RUN}/metrics.parquet", _READ_RUN, mutations.change_parquet,

@@ -21,7 +21,7 @@ def loss_of(model, ids):
 
 
 def byte_gpt(steps=0, seed=0):
-    """A Llama of two layers, trained on other bytes than the text for some steps."""
+    """Return a Llama of two layers that was trained for some steps on other bytes than the text."""
     model = build("llama", seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(seed)

@@ -54,6 +54,36 @@ def test_peft_takes_the_ranks_and_axolotl_the_lines():
     assert "lora_rank_pattern:" in lines
 
 
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern")
+def test_peft_takes_the_ranks_of_dense_layers_among_experts():
+    import transformers
+
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8, "mlp_only_layers": [0]}
+    config = transformers.AutoConfig.for_model("qwen3_moe", **sizes, **experts, vocab_size=32)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    ids = torch.randint(32, (4, 8))
+    found = calibrate_ranks(model, [{"input_ids": ids, "labels": ids}] * 4, rank=8)
+    dense = {"model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj", "model.layers.0.mlp.down_proj"}
+    assert dense <= found.ranks.keys()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(**found.training_config()))
+    ranks = {
+        name.removeprefix("base_model.model."): module.r["default"]
+        for name, module in adapted.named_modules()
+        if "default" in getattr(module, "lora_A", {})
+    }
+    assert ranks == found.ranks
+    assert "lora_target_parameters:" in found.axolotl().splitlines()
+
+
 def test_mistakes_are_said():
     with pytest.raises(ValueError, match="`batches` must be at least 2"):
         calibrate_ranks(byte_gpt(), [{}])

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def train(folder, *, until=None, resume=None):
-    """Two lines more than a script without growth; `until` is the step at which the training is broken off."""
+    """Train by a script with two lines more than one without growth; `until` is the step at which it is broken off."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Kill(TrainerCallback):

@@ -17,7 +17,7 @@ STEPS = 70
 
 
 def grown(mode="both", steps=STEPS, total=STEPS, seed=0, **options):
-    torch.manual_seed(seed)  # of PEFT's random rows
+    torch.manual_seed(seed)  # because PEFT draws random rows
     model = growing_lora(byte_gpt(20), rank=2, mode=mode, **options)
     optimiser = adapter_optimiser(model)
     growth = Growth(model, optimiser, total_steps=total, seed=seed)
@@ -70,7 +70,7 @@ def test_growth_changes_no_logit():
 
 
 def test_the_cut_keeps_the_best_part():
-    """Within one module nothing of rank r is closer; over all modules the budget is kept."""
+    """Within one module no change of rank r is closer; over all modules the budget is kept."""
     _, _, growth, _ = grown("cut", steps=34)
     before = {name: (s.b[:, s.live] @ s.a[s.live]).detach().double() for name, s in growth._slots.items()}
     growth.step()
@@ -139,7 +139,7 @@ def test_the_folder_is_the_adapter(tmp_path):
 
 
 def test_a_woken_slot_begins_with_usual_updates():
-    """Late in a training with β₂ = 0.999, no update of a woken slot is above 1.2 learning rates; unseeded ones are."""
+    """Late in a training with β₂ = 0.999, updates of woken slots are below 1.2 learning rates if they were seeded."""
     peaks = {}
     for is_seeded in (True, False):
         torch.manual_seed(0)

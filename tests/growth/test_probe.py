@@ -69,7 +69,7 @@ def test_signal_agrees_with_exact_gradients_over_modules(seed):
 
 
 def test_a_sketch_is_the_exact_gradient_times_the_probe():
-    """Also while the weights move: signals equal uᵀ G v of the very gradients, to rounding."""
+    """Signals equal uᵀ G v of the same gradients to rounding, also while the weights move."""
     _, exact, candidates, _ = watched(2e-3, 0, at_rest=False)
     largest = max(c.signal for c in candidates)
     for c in candidates:

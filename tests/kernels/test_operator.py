@@ -2,69 +2,21 @@
 
 import pytest
 import torch
+from scipy.sparse.linalg import svds
+from tests.kernels.networks import MODELS, built, dense, generator, mlp
 from tests.tracking.models import small_model
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import rankrise as rr
 from rankrise.kernels import JacobianOperator
-from rankrise.lab.models import GPTConfig, ViTConfig, build_model
-
-SIZES = {"width": 8, "num_layers": 2, "num_heads": 2, "head_dim": 4, "mlp_width": 8}
-
-
-def generator():
-    return torch.Generator().manual_seed(0)
-
-
-def convolutional():
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4))
-
-
-def mlp():
-    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
-
-
-def llama():
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, intermediate_size=8))
-
-
-IMAGES = torch.randn(5, 1, 8, 8, generator=generator(), dtype=torch.float64)
-TOKENS = torch.arange(12).reshape(3, 4)
-MODELS = {
-    "MLP": (mlp, torch.randn(5, 6, generator=generator(), dtype=torch.float64)),
-    "CNN": (convolutional, IMAGES),
-    "ViT": (lambda: build_model(ViTConfig(image_size=8, num_channels=1, patch_size=4, **SIZES), seed=0), IMAGES),
-    "GPT": (lambda: build_model(GPTConfig(vocab_size=16, context=6, **SIZES), seed=0), TOKENS),  # tied
-    "torch": (lambda: small_model(dropout=0.1), torch.randn(3, 5, 12, generator=generator(), dtype=torch.float64)),
-    "Llama": (llama, TOKENS),
-}
-
-
-def built(name):
-    build, inputs = MODELS[name]
-    torch.manual_seed(0)
-    return build().double().eval(), inputs
-
-
-def dense(model, inputs, rows):
-    weights = {n: p.detach() for n, p in model.named_parameters()}
-
-    def function(w):
-        result = torch.func.functional_call(model, w, (inputs,))
-        outputs = (result if isinstance(result, torch.Tensor) else result.logits).flatten(1)
-        return (outputs.sum(1) / outputs.shape[1] ** 0.5 if rows == "sum" else outputs).flatten()
-
-    with sdpa_kernel(SDPBackend.MATH):
-        jacobian = torch.func.jacrev(function)(weights)
-    return torch.cat([part.detach().flatten(1) for part in jacobian.values()], dim=1)
 
 
 @pytest.mark.parametrize("chunk", [2, 64])
 @pytest.mark.parametrize(
-    ("name", "rows"), [(n, "sum") for n in MODELS if n != "Llama"] + [("MLP", "outputs"), ("ViT", "outputs")]
+    ("name", "rows"),
+    [(n, "sum") for n in MODELS if n != "Llama"]
+    + [("MLP", "outputs"), ("ViT", "outputs")]
+    + [(n, rows) for n in ("MLP", "CNN", "ViT", "GPT") for rows in ("lse", "fisher")],
 )
 def test_gram_products_and_diagonal_are_those_of_the_dense_jacobian(name, rows, chunk):
     model, inputs = built(name)
@@ -74,21 +26,48 @@ def test_gram_products_and_diagonal_are_those_of_the_dense_jacobian(name, rows, 
     size = kernel.abs().max()
     assert (operator.gram() - kernel).abs().max() <= 1e-10 * size
     assert (operator.diagonal() - kernel.diagonal()).abs().max() <= 1e-10 * size
+    torch.testing.assert_close(operator.column_squares(), v.square().sum(0), atol=1e-10, rtol=1e-9)
     p = torch.randn(v.shape[1], 2, generator=generator(), dtype=torch.float64)
     q = torch.randn(v.shape[0], 2, generator=generator(), dtype=torch.float64)
     torch.testing.assert_close(operator.matmul(p), v @ p, atol=1e-10, rtol=1e-9)
     torch.testing.assert_close(operator.rmatmul(q), v.T @ q, atol=1e-10, rtol=1e-9)
 
 
+@pytest.mark.parametrize("rows", ["sum", "fisher"])
 @pytest.mark.parametrize("name", MODELS)
-def test_products_with_v_and_its_transpose_are_adjoint(name):
+def test_products_with_v_and_its_transpose_are_adjoint(name, rows):
     model, inputs = built(name)
-    operator = JacobianOperator(model, inputs)
+    operator = JacobianOperator(model, inputs, rows=rows)
     p = torch.randn(operator.shape[1], 1, generator=generator(), dtype=torch.float64)
     q = torch.randn(operator.shape[0], 1, generator=generator(), dtype=torch.float64)
     left, right = (operator.matmul(p) * q).sum(), (p * operator.rmatmul(q)).sum()
     assert abs(left - right) <= (1e-5 if name == "Llama" else 1e-10) * abs(left)  # Llama's norms are in float32
     torch.testing.assert_close(operator.matmul(operator.rmatmul(q)), operator.gram() @ q, atol=1e-5, rtol=1e-4)
+
+
+def test_scaled_operator_is_the_jacobian_with_scaled_columns():
+    model, inputs = built("MLP")
+    v = dense(model, inputs, "lse")
+    scale = torch.rand(v.shape[1], generator=generator(), dtype=torch.float64)
+    operator = JacobianOperator(model, inputs, rows="lse", chunk=2).scaled(scale).scaled(2 * scale)
+    v = v * 2 * scale**2
+    eye, rows = torch.eye(v.shape[1], dtype=torch.float64), torch.eye(v.shape[0], dtype=torch.float64)
+    for found in (operator.matmul(eye), operator.rmatmul(rows).mT):
+        torch.testing.assert_close(found, v)
+    torch.testing.assert_close(operator.gram(), v @ v.mT)
+    torch.testing.assert_close(operator.column_squares(), v.square().sum(0))
+
+
+def test_solver_of_scipy_finds_the_singular_values():
+    model, inputs = built("CNN")
+    v = dense(model, inputs, "outputs")
+    view = JacobianOperator(model, inputs, rows="outputs").to_scipy()
+    assert (view.shape, view.dtype) == (tuple(v.shape), "float64")
+    found = sorted(svds(view, k=3, rng=0, return_singular_vectors=False), reverse=True)
+    assert found == pytest.approx(torch.linalg.svdvals(v)[:3].tolist(), rel=1e-9)
+    q, p = v[:, 0].numpy(), v[0].numpy()
+    assert view.matvec(p) == pytest.approx((v @ v[0]).numpy())
+    assert view.rmatvec(q) == pytest.approx((v.mT @ v[:, 0]).numpy())
 
 
 class Branching(nn.Module):
@@ -128,7 +107,14 @@ def test_inputs_by_name_and_weights_that_are_computed():
 def test_refusals():
     with pytest.raises(ValueError, match="must be in evaluation mode"):
         JacobianOperator(mlp(), torch.randn(2, 6))
-    with pytest.raises(ValueError, match="`rows` must be sum, outputs or a function; got 'lse'"):
-        JacobianOperator(mlp().eval(), torch.randn(2, 6), rows="lse")
+    with pytest.raises(ValueError, match="`rows` must be sum, lse, outputs, fisher or a function; got 'all'"):
+        JacobianOperator(mlp().eval(), torch.randn(2, 6), rows="all")
     with pytest.raises(ValueError, match="it names none"):
         JacobianOperator(mlp().eval(), torch.randn(2, 6), parameters=["7.weight"])
+    operator = JacobianOperator(mlp().eval(), torch.randn(2, 6))
+    with pytest.raises(ValueError, match=r"`scale` must be \(93,\), a factor for each weight; got \(2,\)"):
+        operator.scaled(torch.ones(2))
+    with pytest.raises(ValueError, match=r"`columns` must be \(93, k\); got \(2, 1\)"):
+        operator.matmul(torch.ones(2, 1))
+    with pytest.raises(ValueError, match=r"`columns` must be \(2, k\); got \(93, 1\)"):
+        operator.rmatmul(torch.ones(93, 1))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rankrise as rr
-from rankrise.runs import NotMeasurable, RunData, check_run, find_runs, layer_means, sparkline
+from rankrise.runs import NotMeasurable, RunData, check_run, find_runs, layer_means, read_together, sparkline
 from rankrise.store import create_run, rows, scalar_rows
 
 LAYERS = 2
@@ -45,6 +45,24 @@ def planted(folder, *, steps=range(1, 41), seal=True, heads=(HEADS, HEADS), conf
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return rr.open_run(planted(tmp_path_factory.mktemp("runs") / "mine"))
+
+
+def test_quantities_of_one_step_are_read_side_by_side(tmp_path):
+    run = rr.open_run(planted(tmp_path / "whole"))
+    steps, (ranks, norms) = read_together(run, "stable_rank", "frobenius_norm", circuit="kq")
+    assert steps.tolist() == list(range(1, 41))
+    assert ranks.shape == norms.shape == (40, LAYERS * HEADS)
+    assert ranks[-1].tolist() == [1.0] * HEADS + [2.0] * HEADS
+    assert norms[0].tolist() == [1.0, 1.0, 2.0] + [1.0] * HEADS
+
+
+def test_quantities_of_different_steps_are_refused(tmp_path):
+    run = create_run(tmp_path, spec={"kind": "tracker", "config": {}}, initial={"w": torch.zeros(1)})
+    run.append(scalar_rows([(0, "loss", 1.0), (1, "loss", 0.5), (1, "norm", 3.0)]))
+    run.seal()
+    assert read_together(rr.open_run(tmp_path), "loss")[1][0].tolist() == [[1.0], [0.5]]
+    with pytest.raises(NotMeasurable, match="has `loss` and `norm` at different steps: run it again"):
+        read_together(rr.open_run(tmp_path), "loss", "norm")
 
 
 def test_a_curve_has_an_axis_for_everything_not_chosen(run):
@@ -106,6 +124,16 @@ def test_the_mean_of_a_curve_leaves_out_what_was_not_measured(tmp_path):
 def test_what_a_run_lacks_is_said_with_what_it_has(run, arguments, message):
     with pytest.raises(NotMeasurable, match=message):
         run.curve(**arguments)
+
+
+def test_names_from_somebody_else_are_cut_in_messages(tmp_path):
+    run = create_run(tmp_path / "long", spec={}, initial={"w": torch.zeros(1)})
+    for number in range(30):
+        run.append(rows(1, "loss", [1.0], circuit=f"{number:02d}" + "x" * 200))
+    run.close()
+    with pytest.raises(NotMeasurable, match=rf"'00{'x' * 37}, .* and 6 more\.$") as caught:
+        rr.open_run(tmp_path / "long").curve("loss")
+    assert len(str(caught.value)) < 1300
 
 
 def test_heads_are_ranked_by_what_they_learned(run):

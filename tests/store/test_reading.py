@@ -131,7 +131,7 @@ def test_no_run_to_verify(tmp_path):
 
 
 def test_arrow_lets_go_of_nothing_that_belongs_to_python(tmp_path, monkeypatch):
-    """Its threads do that while the interpreter ends, and a training that had read its own run ended with an abort."""
+    """Arrow frees memory while the interpreter ends, and a training that had read its own run ended in an abort."""
     create_run(tmp_path / "run", spec={}, initial={}).seal()
     sources, real = [], pq.ParquetFile
     monkeypatch.setattr(pq, "ParquetFile", lambda source, **options: sources.append(source) or real(source, **options))

@@ -17,7 +17,7 @@ import torch
 from tests.processes import exit_code
 
 from rankrise.store import (
-    Checkpoint,
+    TrainingState,
     UntrustedFolder,
     UntrustedInputError,
     create_run,
@@ -105,7 +105,7 @@ def test_links_are_not_read(tmp_path, name):
 
 def test_linked_folders_inside_are_not_entered(tmp_path):
     other, folder = begin(tmp_path / "other"), begin(tmp_path / "run")
-    save_checkpoint(other, Checkpoint(3, {"w": torch.ones(1)}, {}, {}))
+    save_checkpoint(other, TrainingState(3, {"w": torch.ones(1)}, {}, {}))
     shutil.rmtree(folder / "directions")
     (folder / "directions").symlink_to(other / "directions")
     (folder / "checkpoints").symlink_to(other / "checkpoints")
@@ -113,7 +113,7 @@ def test_linked_folders_inside_are_not_entered(tmp_path):
         lambda: resume_run(folder, step=-1),
         lambda: load_directions(folder),
         lambda: prune_checkpoints(folder, keep=[]),
-        lambda: save_checkpoint(folder, Checkpoint(4, {"w": torch.ones(1)}, {}, {})),
+        lambda: save_checkpoint(folder, TrainingState(4, {"w": torch.ones(1)}, {}, {})),
         lambda: find_checkpoint(folder),
     ):
         with pytest.raises(UntrustedInputError, match="must be a folder"):
@@ -156,7 +156,7 @@ def test_writer_of_a_recreated_folder_stops(tmp_path):
         old.sync,
         old.seal,
         lambda: old.save_directions(1, {"d": torch.ones(1)}),
-        lambda: save_checkpoint(folder, Checkpoint(1, {"w": torch.ones(1)}, {}, {})),
+        lambda: save_checkpoint(folder, TrainingState(1, {"w": torch.ones(1)}, {}, {})),
     ):
         with pytest.raises(FileNotFoundError, match="the run directory was removed"):
             call()

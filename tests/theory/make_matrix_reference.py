@@ -1,7 +1,8 @@
 """Write data/turned_directions.json: when the last direction of 2 x 2 products joins after it has turned back; and
-data/many_digits.json: the stage times of 3 x 3 sensing from a Runge-Kutta method in 84 digits, where nothing turns.
+data/many_digits.json: the stage times of 3 x 3 sensing from a Runge-Kutta method in 84 digits, where nothing turns;
+and data/decayed_directions.json: the stage times of sensing and of heads with weight decay.
 
-    python -m tests.theory.make_matrix_reference
+    python -m tests.theory.make_matrix_reference [turned | many | decayed]
 
 The flow dA/dt = G B, dB/dt = Gᵀ A is followed in 75 decimal digits by Cayley steps, which stay in SO(2, 2) exactly. A
 Runge-Kutta method of any order and any number of digits is wrong here, because its truncation error does not stay in
@@ -11,11 +12,13 @@ the value extrapolated from them. It takes a few minutes.
 
 import json
 import math
+import sys
 import time
 from pathlib import Path
 
 import mpmath
 import numpy as np
+from tests.theory.matrix.plain import PlainHead
 
 PATH = Path(__file__).parent / "data" / "turned_directions.json"
 MANY_DIGITS = Path(__file__).parent / "data" / "many_digits.json"
@@ -24,6 +27,14 @@ SAMPLES, DIGITS, THRESHOLD, STEP = 6, 75, 1e-3, 0.04
 
 SENSING = {"seed": 451, "d": 3, "log10_alpha": -32, "digits": 84}
 COARSE = 0.08
+
+DECAYED = Path(__file__).parent / "data" / "decayed_directions.json"
+DECAY_CASES = [
+    ("sensing", 471, 0.1), ("sensing", 472, 0.3), ("sensing", 473, 0.3),
+    ("head", 471, 0.05), ("head", 472, 0.2), ("head", 473, 0.2),
+]  # fmt: skip
+DECAY_ALPHAS, DECAY_STEP, DECAY_END = (-24, -48), 0.2, 1.5
+DECAY_WITHIN = 1e-3  # relative error of the limit against the extrapolated times; set before the flows were run
 
 _as_mpf = np.vectorize(mpmath.mpf, otypes=[object])
 
@@ -78,6 +89,96 @@ def sensing_times(seed, d, log10_alpha, step, *, digits, num_stages):
                 found.append(float(h) * (n - 1 + part) / (-log10_alpha * math.log(10.0)))
             before = sizes
     return found
+
+
+def load_decayed():
+    """Read the cases with weight decay: network, seed, λ, and the times found at both α, extrapolated to α = 0."""
+    return json.loads(DECAYED.read_text())["cases"]
+
+
+def decayed_instance(network, seed):
+    """Gradients of the products as a function of them, and the start [A; B] of each, in numpy alone.
+
+    Sensing is 3 x 3 with Gaussian measurements; heads have d = 2, 24 samples of 4 tokens and a full teacher.
+    """
+    rng, d = np.random.default_rng(seed), 3 if network == "sensing" else 2
+    first = np.random.default_rng(1000 + seed)
+    if network == "sensing":
+        x = rng.standard_normal((4 * d * d, d, d))
+        target = rng.standard_normal((d, d)) @ rng.standard_normal((d, d)).T / np.sqrt(d)
+        y = (x * target).sum((1, 2))
+        starts = [first.standard_normal((2 * d, d))]
+        return lambda m: [((y - (x * m).sum((1, 2)))[:, None, None] * x).mean(0)], starts
+    x = rng.standard_normal((24, 4, d))
+    w_k, w_q, w_v, w_o = rng.standard_normal((4, d, d)) / d**0.25
+    scores = x @ (w_k @ w_q.T) @ x.swapaxes(1, 2)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    y = weights / weights.sum(-1, keepdims=True) @ x @ (w_v @ w_o.T)
+    return PlainHead(x, y).gradients, [first.standard_normal((2 * d, d)) for _ in range(2)]
+
+
+def decayed_times(network, seed, weight_decay, log10_alpha, step):
+    """Rescaled times, matrices and ranks at which singular values first pass the threshold, until DECAY_END.
+
+    dZ/dt = (H - λ) Z by the method of order 4. Columns have many digits; gradients need only those of float64, because
+    a column that waits loses its digits to rounding in longer columns, and not to rounding in H.
+    """
+    gradients, starts = decayed_instance(network, seed)
+    d = len(starts[0]) // 2
+    h = mpmath.mpf(step / max(np.linalg.norm(g, 2) for g in gradients(*(np.zeros((d, d)) for _ in starts))))
+    clock = -log10_alpha * math.log(10.0)
+    with mpmath.workdps(20 - 2 * log10_alpha):
+        z, decay = [_as_mpf(s) * mpmath.mpf(10) ** log10_alpha for s in starts], mpmath.mpf(weight_decay)
+
+        def products(z):
+            return [(s[:d] @ s[d:].T).astype(float) for s in z]
+
+        def slope(z):
+            moved = []
+            for s, g in zip(z, map(_as_mpf, gradients(*products(z))), strict=True):
+                moved.append(np.concatenate([g @ s[d:], g.T @ s[:d]]) - decay * s)
+            return moved
+
+        def ahead(z, k, part):
+            return [s + part * moved for s, moved in zip(z, k, strict=True)]
+
+        found, before = [], [np.zeros(d) for _ in starts]
+        for n in range(math.ceil(DECAY_END * clock / float(h))):
+            k1 = slope(z)
+            k2 = slope(ahead(z, k1, h / 2))
+            k3 = slope(ahead(z, k2, h / 2))
+            k4 = slope(ahead(z, k3, h))
+            z = [s + h / 6 * (a + 2 * b + 2 * c + e) for s, a, b, c, e in zip(z, k1, k2, k3, k4, strict=True)]
+            sizes = [np.linalg.svd(m, compute_uv=False) for m in products(z)]
+            for j, (low, high) in enumerate(zip(before, sizes, strict=True)):
+                known = {rank for _, matrix, rank in found if matrix == j}
+                for rank in [r for r in range(d) if high[r] > THRESHOLD and r not in known]:
+                    part = math.log(THRESHOLD / low[rank]) / math.log(high[rank] / low[rank])
+                    found.append((float(h) * (n + part) / clock, j, rank))
+            before = sizes
+    return sorted(found)
+
+
+def write_decayed():
+    """Times at both α, and what follows from them for times that are T + c / log(1/α)."""
+    began, cases = time.process_time(), []
+    for network, seed, weight_decay in DECAY_CASES:
+        far, near = (decayed_times(network, seed, weight_decay, value, DECAY_STEP) for value in DECAY_ALPHAS)
+        stages = [
+            {"matrix": j, "rank": rank, "far": t, "near": near_t, "time": 2 * near_t - t}
+            for t, j, rank in far
+            for near_t, *key in near
+            if key == [j, rank]
+        ]
+        cases.append({"network": network, "seed": seed, "weight_decay": weight_decay, "stages": stages})
+    record = {
+        "what": "rescaled times at which singular values pass the threshold in a flow with weight decay",
+        "command": "python -m tests.theory.make_matrix_reference decayed",
+        "settings": {"log10_alphas": DECAY_ALPHAS, "step": DECAY_STEP, "end": DECAY_END, "threshold": THRESHOLD},
+        "processor_seconds": time.process_time() - began,
+        "cases": cases,
+    }
+    DECAYED.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def joining_time(seed, log10_alpha, step):
@@ -140,8 +241,8 @@ def write_many_digits():
     MANY_DIGITS.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def main():
-    write_many_digits()
+def write_turned():
+    """Times of directions that turned back, at two steps and extrapolated."""
     cases = []
     for seed, log10_alpha in CASES:
         coarse, fine = (joining_time(seed, log10_alpha, step) for step in (STEP, STEP / 2))
@@ -149,11 +250,19 @@ def main():
         cases.append({"seed": seed, "log10_alpha": log10_alpha, "coarse": coarse, "fine": fine, "time": extrapolated})
     record = {
         "what": "rescaled time at which the second singular value of a 2 x 2 product passes the threshold",
-        "command": "python -m tests.theory.make_matrix_reference",
+        "command": "python -m tests.theory.make_matrix_reference turned",
         "settings": {"digits": DIGITS, "threshold": THRESHOLD, "step": STEP, "samples": SAMPLES},
         "cases": cases,
     }
     PATH.write_text(json.dumps(record, indent=1) + "\n")
+
+
+WRITERS = {"turned": write_turned, "many": write_many_digits, "decayed": write_decayed}
+
+
+def main():
+    for name in sys.argv[1:] or WRITERS:
+        WRITERS[name]()
 
 
 if __name__ == "__main__":

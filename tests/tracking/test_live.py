@@ -1,4 +1,4 @@
-"""`tracker.live()` draws the run in the cell of a notebook, and says so where there is none."""
+"""`tracker.live()` draws the run in the cell of a notebook, and warns where there is no notebook."""
 
 import sys
 from types import ModuleType, SimpleNamespace

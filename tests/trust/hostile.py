@@ -172,6 +172,14 @@ def stages_of(**members):
     return make
 
 
+def latent_of(shape, content, kind="<f8"):
+    def make(folder):
+        (folder / "x.npy").write_bytes(npy_head(shape, kind) + content)
+        return ["latent", str(folder / "x.npy")]
+
+    return make
+
+
 def function_of(**members):
     def make(folder):
         return ["function", str(folder), str(folder), "--data", str(npz(folder / "x.npz", **members))]
@@ -296,6 +304,9 @@ INPUTS = {
     "npz with a header of a gigabyte": stages_of(
         x=(b"\x93NUMPY\2\0" + struct.pack("<I", 2**30), 2**30), y=(npy_head((1, 1, 1)), 8)
     ),
+    "npy that claims a gigabyte": latent_of((2**27, 1), bytes(8)),
+    "npy of millions of 8-bit rows": latent_of((4_800_000, 1), bytes([0, 1]) * 2_400_000, "|u1"),
+    "npy of millions of columns": latent_of((1, 4_800_000), bytes(4_800_000), "|u1"),
     "inputs that unpack to gigabytes": function_of(input_ids=(npy_head((NUM // 8, 8)), NUM)),
     "model with code of its own": foreign_code,
     "spec of a billion tokens": run_of(task=TASK | {"tokens": NUM}),

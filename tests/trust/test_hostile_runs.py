@@ -47,7 +47,7 @@ def test_hostile_runs_are_not_found(tmp_path):
 def test_everything_else_is_drawn_and_judged_as_without_it(reports):
     alone, among, _, base = reports
     assert (alone.returncode, among.returncode) == (0, 0)
-    assert among.stdout.replace("/among/index.html", "/alone/index.html") == alone.stdout  # but for the page it names
+    assert among.stdout.replace("/among/index.html", "/alone/index.html") == alone.stdout  # only the page differs
     drawn = [sorted(path.name for path in (base / name / "figures").iterdir()) for name in ("alone", "among")]
     assert drawn[0] == drawn[1] != []
 

@@ -19,12 +19,12 @@ SAME = "same"
 def compare_with_disk(model: nn.Module, in_memory: HeadMap) -> tuple[str, bool]:
     """Return what the files give, in words, and whether they contradict memory.
 
-    A layer of the files must have the heads of a layer in memory, each of which is taken once: names may differ, and
-    with them the order. Layers that the files do not give are no contradiction.
+    Every layer of the files must have the heads of some layer in memory, and no layer in memory serves twice. Names may
+    differ, and with them the order. Layers that the files do not give are no contradiction.
 
     Args:
-        model: Has random weights, so that no two layers are alike.
-        in_memory: What `resolve` found in it.
+        model: A model with random weights, so that no two layers are alike.
+        in_memory: The heads that `resolve` found in the model.
     """
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -48,7 +48,7 @@ def compare_with_disk(model: nn.Module, in_memory: HeadMap) -> tuple[str, bool]:
         same = next((other for other in memory if other not in found and _equal(heads, memory[other])), None)
         if same is not None:
             found.add(same)
-        elif not any(_equal(heads, others) for others in memory.values()):  # else a weight stored under two names
+        elif not any(_equal(heads, others) for others in memory.values()):  # else one weight has two names
             guessed += name in doubtful
             strange += [] if name in doubtful else [name]
     if guessed and not strange:

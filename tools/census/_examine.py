@@ -92,7 +92,7 @@ def examine(model_type: str) -> Record:
 def has_softmax(model: nn.Module) -> bool:
     """Return whether a forward of the model or of a part of it has a softmax of a product of queries and keys.
 
-    Where no forward can be run, names decide.
+    Where no forward pass can be run, the names of weights decide.
     """
     has_run = False
     for _, run in forwards(model, 0):
@@ -211,7 +211,7 @@ def _verdicts(
     without: frozenset[str],
     run: Callable[[int], Run],
 ) -> tuple[dict[str, Verdict], set[str]]:
-    """Return what two inputs show of the layers, and the kinds of which something was taken out."""
+    """Return what two inputs show about the layers, and the kinds of operations of which some were removed."""
     parts = {name: findings.parts[name] for name in names}
     addresses = frozenset(storage for part in parts.values() for storage in part.storages.values())
     outputs = frozenset(part.storages["o"] for part in parts.values())

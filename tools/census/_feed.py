@@ -101,7 +101,7 @@ def _value(name: str, config: Any, generator: torch.Generator) -> Any:
         return randn(2, TOKENS, _find(config, ("encoder_hidden_size",), size) if name.startswith("enc") else size)
     if name == "audio_mel":
         return randn(2, 4 * TOKENS, _find(config, ("input_feat_size",), 128))
-    if name == "audio_mel_mask":  # true where there is nothing
+    if name == "audio_mel_mask":  # true where there is no sound
         return torch.zeros(2, 4 * TOKENS, dtype=torch.bool)
     if "mask" in name:
         return torch.ones(2, TOKENS, dtype=torch.long)

@@ -58,7 +58,7 @@ class Recorder(TorchDispatchMode):
     outputs: frozenset[int] = frozenset()  # addresses of the weights W_O among them
     between: bool = False  # whether the last product was with W_Q, W_K or W_V
     sizes: set[int] = field(default_factory=set)  # numbers of entries that batched products gave
-    met: set[str] = field(default_factory=set)  # the kinds of which something was taken out
+    met: set[str] = field(default_factory=set)  # the kinds of operations of which some were removed
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def recording(
             saved[name] = p
     values = {name: p.detach().clone() for name, p in saved.items()}
     normalize = nn.functional.normalize
-    torch.backends.mha.set_fastpath_enabled(False)  # whose one operation shows neither scores nor products
+    torch.backends.mha.set_fastpath_enabled(False)  # its single operation shows neither scores nor products
     if "norm" in without:
         nn.functional.normalize = lambda x, *args, **kwargs: recorder.met.add("norm") or x
     try:
@@ -168,7 +168,7 @@ def recording(
 
 
 def _kind_of_table(name: str, p: Tensor) -> str | None:
-    """Return the kind that a parameter or buffer is all there is of, or None."""
+    """Return the kind that a parameter or buffer alone makes up, or None."""
     if _ROTARY_BUFFER.search(name):
         return "rotation"
     if not isinstance(p, nn.Parameter):

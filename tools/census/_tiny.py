@@ -55,7 +55,7 @@ _SMALL: tuple[tuple[str, int | None], ...] = (
 )
 # Entries that follow from others, or that name stages which a shallow model does not have.
 _DERIVED = ("id2label", "label2id", "_out_features", "_out_indices", "out_features", "out_indices", "stage_names")
-# What a default config lacks, or what does not follow from sizes that are made small.
+# Entries that a default config lacks, or that do not follow when other sizes are made small.
 _ROPE = {"rope_type": "default", "rope_theta": 1e4}
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16}
 _SWIN = {"depths": [1, 1, 1, 1], "num_heads": [4, 8, 16, 32], "num_layers": 4, "embed_dim": 64}

@@ -35,8 +35,8 @@ def run_all(
 
     Args:
         names: What to examine.
-        examine: Returns plain values. A child that dies or takes too long is tried once more, when all others are done,
-            and then gives `outcome="crashed"`.
+        examine: Returns plain values. A child that dies or takes too long is tried once more when all others are done;
+            if it fails again, its outcome is "crashed".
         workers: Number of children at a time.
     """
     queue = list(reversed(names))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankrise._arguments import did_you_mean
+from rankrise._arguments import did_you_mean, hub_hint
 from rankrise._extras import require
 from rankrise.cli._output import file, progress
 
@@ -53,7 +53,7 @@ def diff(
             file(path, option)
     if html is not None:
         require("`--html`", "jinja2")
-    existing(*checkpoints)
+    existing(*checkpoints, are_models=True)
     from rankrise import checkpoints as ck
     from rankrise.checkpoints.files import show
 
@@ -74,17 +74,24 @@ def diff(
     _write_files(found, parquet, html)
 
 
-def existing(*paths: Path) -> None:
+def existing(*paths: Path, are_models: bool = False) -> None:
     """Refuse a path that does not exist. Call this before importing torch, so that a mistyped path is answered at once.
+
+    Args:
+        *paths: What the user named.
+        are_models: Whether the paths are those of models, which the user may have meant to read from the hub.
 
     Raises:
         FileNotFoundError: One of the paths does not exist.
     """
     for path in paths:
-        if not os.path.lexists(path) and "@" not in str(path):  # which may be a name on the hub
+        if not os.path.lexists(path) and "@" not in str(path):  # a name with "@" may be one on the hub
             name = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
             beside = os.listdir(path.parent) if path.parent.is_dir() else []
-            raise FileNotFoundError(f"{name} does not exist. {did_you_mean(path.name, beside)}".rstrip())
+            hint = did_you_mean(path.name, beside)
+            if not hint and are_models:
+                hint = hub_hint(path).lstrip()
+            raise FileNotFoundError(f"{name} does not exist. {hint}".rstrip())
 
 
 def _write_files(found: "Diff", parquet: Path | None, html: Path | None) -> None:

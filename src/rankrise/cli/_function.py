@@ -12,7 +12,7 @@ from rankrise.cli._diff import existing
 if TYPE_CHECKING:
     from rankrise.checkpoints import FunctionPart, FunctionRank
 
-Most = Annotated[int, typer.Option("--inputs", help="How many inputs of --data at most, from its beginning.", min=1)]
+Most = Annotated[int, typer.Option("--inputs", help="How many inputs to read from the beginning of --data.", min=1)]
 
 
 def function(
@@ -26,17 +26,18 @@ def function(
     seed: Annotated[int, typer.Option(help="Seed of the random directions of the control.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Cut every change to rank r, keep the rest as tuned, and measure how far the outputs are from the tuned model's.
+    """Cut every change to rank r, keep the tuned rest, and measure how far the outputs are from the tuned model's.
 
     D is 1 where all changes of a part are cut away and 0 where they are whole. The control has the same singular values
     in random directions. Models are loaded by transformers, from folders.
     """
     if not 0 < error < 1:
         raise typer.BadParameter(f"`--error` must be between 0 and 1; got {error:g}.")
-    existing(base, tuned, data)
+    existing(base, tuned, are_models=True)
+    existing(data)
     from rankrise.checkpoints import function_rank
 
-    read = read_data(data, base, inputs)  # before the models, because it is sooner refused
+    read = read_data(data, base, inputs)  # before the models, because bad inputs are refused at once
     found = function_rank(*load_pair(base, tuned), read, seed=seed)
     typer.echo(json.dumps(found.to_json(), indent=1) if as_json else _text(found, error))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rankrise.checkpoints import Advice, Extraction
 
 _INPUTS = 256  # inputs of --data that --function reads at most
-_WORTH_A_NOTE = 1e-3  # of the change: what other ranks within the budget might keep beyond the ones chosen
+_WORTH_A_NOTE = 1e-3  # share of the change that other ranks within the budget might keep beyond the chosen ones
 
 Energy = Annotated[float | None, typer.Option(help="Share of its change that every module keeps [default: 0.95]")]
 Rank = Annotated[int | None, typer.Option(help="The same rank for every module.")]
@@ -77,7 +77,8 @@ def lora(
         wrong = [f"--{k}" for k, v in {**rules, "out": out, "floor": floor, "function": by_function}.items() if v]
         if tuned is not None or set(wrong) - {"--rank"}:
             raise typer.BadParameter("`--calibrate` takes a base alone, and of the rules `--rank`, the average.")
-        existing(base, calibrate)
+        existing(base, are_models=True)
+        existing(calibrate)
         _calibrated(base, calibrate, 8 if rank is None else rank, as_json)
         return
     if tuned is None:
@@ -96,7 +97,7 @@ def lora(
             },
         )
         return
-    existing(base, tuned)
+    existing(base, tuned, are_models=True)
     if (by_function is None) != (data is None):
         raise typer.BadParameter("`--function` and `--data` must be given together.")
     import torch
@@ -127,7 +128,7 @@ def lora(
 
 
 def _by_function(base: Path, tuned: Path, error: float, data: Path, report: Callable[[str], None]) -> dict[str, int]:
-    """Ranks that keep the outputs within `error`; what they reach is said on stderr."""
+    """Ranks that keep the outputs within `error`; a line on stderr says which distance they reach."""
     from rankrise.checkpoints import choose_ranks
 
     def on_module(name: str, done: int, total: int) -> None:

@@ -14,6 +14,7 @@ from rankrise.cli import (
     _env,
     _figure,
     _function,
+    _latent,
     _list,
     _lora,
     _plot,
@@ -41,6 +42,7 @@ app.command("reproduce", epilog="Example: rankrise reproduce --scale paper --dat
 app.command("diff", epilog="Example: rankrise diff base/ tuned/ --html diff.html")(_diff.diff)
 app.command("env", epilog="Example: rankrise env --json > env.json")(_env.env)
 app.command("function", epilog="Example: rankrise function base/ tuned/ --data sample.txt")(_function.function)
+app.command("latent", epilog="Example: rankrise latent data.npy --steps 5000 --figure latent.svg")(_latent.latent)
 app.command("list", epilog="Example: rankrise list --data data --out runs")(_list.list_experiments)
 app.command("lora", epilog="Example: rankrise lora base/ tuned/ --out adapter --energy 0.95 --verify")(_lora.lora)
 app.command("resize", epilog="Example: rankrise resize adapter/ --out smaller --energy 0.95")(_resize.resize)

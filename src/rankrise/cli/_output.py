@@ -11,7 +11,7 @@ from types import FrameType
 
 import typer
 
-_KINDS = {".png", ".svg", ".pdf", ".csv", ".html", ".json"}  # what a file is called that is not meant to be a folder
+_KINDS = {".png", ".svg", ".pdf", ".csv", ".html", ".json"}  # endings that a path has if it is meant to be a file
 
 
 def progress() -> Callable[[str], None]:

@@ -14,10 +14,12 @@ from rankrise.cli._errors import sentence
 from rankrise.cli._output import folder, stoppable
 from rankrise.cli._results import exit_if_strict, print_results, require_report, write_results
 from rankrise.cli._run import Scale
+from rankrise.cli._sweep import carry_out_together, the_workers
 from rankrise.cli._watch import PlanWatch
 
 if TYPE_CHECKING:
     from rankrise.lab.experiments import Attempt, PlannedRun, Reproduction
+    from rankrise.lab.sweep import Workers
 
 
 def reproduce(
@@ -34,6 +36,15 @@ def reproduce(
         int | None, typer.Option(min=1, max=100, help="Seeds of every network. [default: the plan's, 1 or 3]")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps. [default: the best there is]")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=1024, help="Do the runs as a sweep, on so many processes. [default: one after another]"
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Do them on a Dask cluster, such as tls://login1:8786.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also if a claim fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and stop.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the table of all claims, too.")] = False,
@@ -42,10 +53,9 @@ def reproduce(
     """Run everything the paper's figures and claims need, draw the figures, judge the claims, write the report.
 
     A finished run is not repeated, and a run that was cut off goes on where it was: run the same command again after a
-    stop. Run it at the same time in a second shell to share the work; the process that ends first waits for the runs of
-    the other. An experiment without data is left out, and its claims are not tested. If a run fails or diverges, the
-    report still shows the others, but the command exits with 1. A claim that fails is a result, not a failure: see
-    --strict.
+    stop. Runs are done one after another, or several at a time with --workers. An experiment without data is left out,
+    and its claims are not tested. If a run fails or diverges, the report still shows the others, but the command exits
+    with 1. A claim that fails is a result, not a failure: see --strict.
     """
     folder(runs, "--runs")
     folder(out, "--out")
@@ -58,18 +68,38 @@ def reproduce(
         _print_plan(plan, runs, device, as_json)
         return
     require_report()
+    team = _team(workers, scheduler)
     with stoppable():
-        _carry_out(plan, runs, out, device, strict=strict, verbose=verbose, as_json=as_json)
+        _carry_out(plan, runs, out, device, team, strict=strict, verbose=verbose, as_json=as_json)
+
+
+def _team(workers: int | None, scheduler: str | None) -> "Workers | None":
+    """The workers that do the runs; None if this process does them one after another, without Dask."""
+    if workers is None and scheduler is None:
+        return None
+    task, otherwise = "`rankrise reproduce` on several workers", "or leave --workers out, for one run after another"
+    return the_workers(workers, "auto", scheduler, task=task, otherwise=otherwise)
 
 
 def _carry_out(
-    plan: "Reproduction", runs: Path, out: Path, device: str | None, *, strict: bool, verbose: bool, as_json: bool
+    plan: "Reproduction",
+    runs: Path,
+    out: Path,
+    device: str | None,
+    team: "Workers | None",
+    *,
+    strict: bool,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     from rankrise.lab.experiments import carry_out
 
     watch = PlanWatch()
     _announce(plan, runs, device, watch)
-    attempts = carry_out(plan.runs, out=runs, device=device, watch=watch)
+    if team is None:
+        attempts = carry_out(plan.runs, out=runs, device=device, watch=watch)
+    else:
+        attempts = carry_out_together(list(plan.runs), runs, team, device)
     stopped = next((attempt for attempt in attempts if attempt.fate == "stopped"), None)
     if stopped is not None:
         typer.echo("rankrise: stopped; run the same command again to go on.", err=True)

@@ -25,7 +25,7 @@ def resize(
 
     LoRA files of kohya and diffusers keep their names and their metadata; every alpha becomes the new rank.
     """
-    existing(adapter)
+    existing(adapter, are_models=True)
     from rankrise.checkpoints import resize_lora
 
     done = resize_lora(adapter, out=out, energy=energy, rank=rank, error=error, budget=budget, snap=snap)

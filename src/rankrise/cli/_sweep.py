@@ -79,8 +79,17 @@ def sweep(
         raise typer.Exit(1)
 
 
-def the_workers(num: int | None, memory_limit: str, scheduler: str | None) -> "Workers":
-    """The workers that options ask for.
+def the_workers(
+    num: int | None, memory_limit: str, scheduler: str | None, *, task: str = "A sweep", otherwise: str = ""
+) -> "Workers":
+    """Make the workers that the options ask for.
+
+    Args:
+        num: Number of processes of this machine; its cores if None.
+        memory_limit: Memory of one of them, "auto" or "none".
+        scheduler: Address of a cluster instead.
+        task: What needs the workers, for the message.
+        otherwise: What the user can do without Dask, for the message.
 
     Raises:
         ModuleNotFoundError: Dask is not installed.
@@ -90,7 +99,7 @@ def the_workers(num: int | None, memory_limit: str, scheduler: str | None) -> "W
 
     from rankrise.lab.sweep import Workers
 
-    require("A sweep", "dask", "distributed", "cryptography")
+    require(task, "dask", "distributed", "cryptography", otherwise=otherwise)
     if scheduler is not None and num is not None:
         raise typer.BadParameter(
             "`--workers` and `--scheduler` must not be given together; a cluster has its own workers."
@@ -170,7 +179,7 @@ def _print_plans(plans: "list[PlannedRun]", as_json: bool) -> None:
 
 
 def _note_plan(plans: "list[PlannedRun]", out: Path) -> None:
-    """Write down what is asked for, so that `rr.open_sweep` knows the runs that have not begun."""
+    """Write down which runs are asked for, so that `rr.open_sweep` knows those that have not begun."""
     from rankrise.lab.experiments import to_json
     from rankrise.runs import write_sweep_plan
 
@@ -178,7 +187,7 @@ def _note_plan(plans: "list[PlannedRun]", out: Path) -> None:
 
 
 def _print_runs(attempts: "list[Attempt]", out: Path, as_json: bool) -> None:
-    """Print what came out on stdout: one row for each run, and why some have failed."""
+    """Print one row for each run on stdout, and the reasons of runs that failed."""
     from rankrise.runs import read_sweep
 
     found = read_sweep(out, [attempt.run.folder for attempt in attempts])

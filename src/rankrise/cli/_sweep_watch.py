@@ -1,4 +1,4 @@
-"""Progress of a sweep on stderr: a live table on a terminal, else a line for each run that ends."""
+"""Progress of a sweep on stderr: a live table on a terminal, and elsewhere a line for each run that ends."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rankrise.lab.experiments import Attempt, PlannedRun
     from rankrise.lab.sweep import Standing
 
-_SECONDS = 30.0  # between two plain lines while no run ends
+_SECONDS = 30.0  # time between two plain lines while no run ends
 _MOST_LINES = 12  # runs that the table names
 
 
@@ -47,7 +47,7 @@ class SweepLines:
             self._say(_counts(standing))
 
     def end(self, attempt: "Attempt", standing: "Standing") -> None:
-        """Say what became of a run; how many were done before has been said."""
+        """Write a line for a run that has ended, except for a skipped one, which the plan has counted already."""
         from rankrise.lab.training import duration
 
         if attempt.fate != "skipped":

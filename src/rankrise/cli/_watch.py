@@ -44,10 +44,6 @@ class PlanWatch:
         part = report.step / max(report.num_steps, 1)
         self._say(f"{self._place} {self._label}: {part:.0%}, {self._left(rest + self._after)}", is_passing=True)
 
-    def wait(self, run: "PlannedRun") -> None:
-        """Say that only runs of other processes are left, and name one of them."""
-        self._say(f"waiting for {run.name}/{run.hash}, seed {run.spec.seed}, which another process is running")
-
     def end(self, attempt: "Attempt", after: float) -> None:
         """Say that a run has ended; the plan has already named the runs that were done before or have no data."""
         if attempt.fate in ("skipped", "missing"):

@@ -26,7 +26,7 @@ class _ZeroSum(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
         log_p, targets, labels = ctx.saved_tensors
         gradient = (log_p.exp() - targets).scatter(-1, labels[:, None], 0.0)
-        own = -gradient.sum(-1, keepdim=True)  # of the right class: minus the sum of the others
+        own = -gradient.sum(-1, keepdim=True)  # the entry of the right class: minus the sum of the others
         return gradient.scatter(-1, labels[:, None], own) * grads[0][:, None], None, None
 
 
@@ -41,13 +41,14 @@ def zero_sum_cross_entropy(
     """Compute PyTorch's `cross_entropy`, with a gradient that sums to zero over the classes after rounding too.
 
     The value is that of PyTorch. In the gradient, the entry of the right class is −Σ p_c over the other classes in
-    place of p_y − 1; the two are equal in exact arithmetic. It is the cure for slingshots: late spikes of the loss of a
-    network that has fitted its data, which begin when the softmax rounds to 1. It works in the dtype of the logits.
+    place of p_y − 1; the two are equal in exact arithmetic. This cures slingshots, which are late spikes of the loss of
+    a network that has fitted its data, and which begin when the softmax rounds to 1. Everything is computed in the
+    dtype of the logits.
 
     Args:
         logits: (n, classes), or (n, classes, …) as PyTorch takes them.
         targets: Classes, (n,) or (n, …).
-        ignore_index: Targets of this class count for nothing.
+        ignore_index: Targets of this class are left out.
         label_smoothing: Share of the target that is spread over all classes, from 0 to 1.
         reduction: "mean" over the targets that count, "sum", or "none".
 

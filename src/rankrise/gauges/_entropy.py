@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MOST_LOGITS = 2**22  # computed at a time
+_MOST_LOGITS = 2**22  # most logits that are computed at a time
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class AttentionRows:
     Attributes:
         entropy: H in nats: 0 for a row that looks at one key, log n for a row that looks at all alike.
         floor: The least entropy that logits of the same norm s could have, see `entropy_floor`.
-        max_logit: The largest logit of the row, after its scale and mask.
+        max_logit: The largest logit of the row, after scale and mask.
         visible: The number n of keys that the row may look at.
     """
 
@@ -109,7 +109,7 @@ def _measure(logits: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     """Entropy, floor, largest logit and visible keys of rows (..., rows, keys)."""
     visible = (~hidden).sum(-1)
     largest = logits.masked_fill(hidden, -math.inf).amax(-1)
-    shifted = (logits - largest[..., None]).masked_fill(hidden, -math.inf)  # the entropy does not see the shift
+    shifted = (logits - largest[..., None]).masked_fill(hidden, -math.inf)  # a shift leaves the entropy as it is
     weights = shifted.exp()
     total = weights.sum(-1)
     seen = shifted.masked_fill(hidden, 0.0)  # −∞ · 0 would be NaN
@@ -124,9 +124,9 @@ def entropy_floor(norm: Tensor, visible: Tensor) -> Tensor:
     """The least entropy of a row of n logits whose centred norm is s.
 
     `H ≥ log(1 + (n − 1) β) + s √(n (n − 1)) β / (1 + (n − 1) β)`, with `β = exp(−s √(n / (n − 1)))`. Equality holds for
-    one large logit and n − 1 equal ones. Entropy does not see a common shift of the logits, therefore the norm of the
-    centred row decides; the bound that is known for whole attention matrices has the spectral norm of
-    `X W_K W_Qᵀ Xᵀ` in its place and is much lower.
+    one large logit and n − 1 equal ones. The entropy does not change when all logits are shifted alike, therefore the
+    norm of the centred row decides. The bound that is known for whole attention matrices has the spectral norm of
+    `X W_K W_Qᵀ Xᵀ` in place of s, and is much lower.
 
     Args:
         norm: s ≥ 0, any shape.
@@ -145,7 +145,7 @@ def entropy_floor(norm: Tensor, visible: Tensor) -> Tensor:
 
 
 def _spaced(count: int, rows: int | None, device: torch.device) -> Tensor:
-    """Indices of evenly spaced rows, the first and the last among them; of all rows for None."""
+    """Return the indices of evenly spaced rows, the first and the last among them; of all rows for None."""
     if rows is None or rows >= count:
         return torch.arange(count, device=device)
     if rows < 1:

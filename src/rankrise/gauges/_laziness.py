@@ -18,7 +18,7 @@ Weights = Mapping[str, Tensor]
 Function = Callable[[Weights], Tensor]
 
 _DIFFERENCE = 1e-3  # step of a finite difference, as a share of the norm of the weights
-_SMALLEST = 1e-6  # below this relative change of the outputs their rounding is what changes
+_SMALLEST = 1e-6  # a smaller relative change of the outputs is mostly rounding
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Laziness:
 
 @dataclass(frozen=True)
 class Start:
-    """The network at the start, as `laziness` compares with it: make it with `linearise`."""
+    """What `laziness` needs of the network at its start; `linearise` makes it."""
 
     weights: dict[str, Tensor]
     outputs: Tensor
@@ -52,14 +52,14 @@ class Start:
 def linearise(
     function: Function, weights: Weights, *, tangents: int = 4, names: Collection[str] | None = None, seed: int = 0
 ) -> Start:
-    """Note the outputs at the start, and the images of random tangents under the Jacobian there.
+    """Keep the outputs at the start, and the images of random tangents under the Jacobian there.
 
     Args:
-        function: From weights by name to a tensor of outputs, differentiable.
-        weights: w₀; copied.
+        function: Takes the weights by name, and returns a tensor of outputs; it must be differentiable.
+        weights: w₀; it is copied.
         tangents: Number of random tangents; a change of the Jacobian is then known to about a factor 1 ± 1/√tangents.
         names: The weights that the tangents move; all by default.
-        seed: Of the tangents, which are made again and not stored.
+        seed: Seed of the tangents, which are drawn again instead of being stored.
     """
     kept = {name: weight.detach().clone() for name, weight in weights.items()}
     moved = tuple(kept if names is None else names)
@@ -72,12 +72,12 @@ def linearise(
 def laziness(function: Function, weights: Weights, start: Start) -> Laziness:
     """Compare a network with its linearisation at the start.
 
-    Cost: one Jacobian-vector product at the start, and one now for each tangent.
+    Cost: one Jacobian-vector product at the start's weights, and one at the present weights for each tangent.
 
     Args:
-        function: The one that `start` was made from.
+        function: The function that `start` was made from.
         weights: w, under the names and in the dtypes of the start.
-        start: What `linearise` gave.
+        start: What `linearise` returned.
 
     >>> def square(weights):  # f(w) = w + w², from w = 0 to w = 0.1
     ...     return weights["w"] + weights["w"] ** 2
@@ -107,10 +107,10 @@ def laziness(function: Function, weights: Weights, start: Start) -> Laziness:
 
 
 def jvp(function: Function, weights: Weights, tangent: Weights) -> tuple[Tensor, Tensor]:
-    """The outputs at `weights`, and their derivative in the direction `tangent`.
+    """Return the outputs at `weights`, and their derivative in the direction `tangent`.
 
-    Attention is computed by plain matrix products meanwhile, because fused attention has no forward derivative. Where
-    another part of the network has none, the derivative is a central difference, and a warning says so.
+    Attention is computed by plain matrix products here, because fused attention has no forward derivative. Where
+    another part of the network has none, a central difference takes the place of the derivative, and a warning says so.
 
     >>> value, slope = jvp(lambda w: w["w"] ** 2, {"w": torch.tensor(3.0)}, {"w": torch.tensor(1.0)})
     >>> value.item(), slope.item()
@@ -126,7 +126,7 @@ def jvp(function: Function, weights: Weights, tangent: Weights) -> tuple[Tensor,
 
 
 def _instead(function: Function, weights: Weights, tangent: Weights, error: Exception) -> tuple[Tensor, Tensor]:
-    """Take finite differences in place of a derivative; if the network itself fails, raise the error that was met."""
+    """Take finite differences in place of a derivative; if the network itself fails, raise the error of the network."""
     try:
         outputs, image = function(weights), _difference(function, weights, tangent)
     except Exception:
@@ -148,7 +148,7 @@ def _difference(function: Function, weights: Weights, tangent: Weights) -> Tenso
 
 
 def _tangents(weights: Weights, names: Collection[str], count: int, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Standard normal tangents along the weights in `names`, zero along the others."""
+    """Draw tangents that are standard normal along the weights in `names`, and zero along the others."""
     for number in range(count):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
         yield {

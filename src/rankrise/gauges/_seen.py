@@ -1,7 +1,7 @@
 """See the queries and keys of a model as its attention uses them, whatever kernel computes the result.
 
-`torch.nn.functional.scaled_dot_product_attention` is replaced while the model runs, and a function mode catches those
-who imported it by name. Hooks on the attention modules say which layer a call belongs to.
+`torch.nn.functional.scaled_dot_product_attention` is replaced while the model runs, and a function mode catches the
+calls of modules that imported it by name. Hooks on the attention modules tell which layer a call belongs to.
 """
 
 import contextlib
@@ -34,23 +34,24 @@ def is_watched() -> bool:
 
 @dataclass
 class SeenAttention:
-    """What was measured of every call, in order, with the layer it was made in; -1 where no layer is known."""
+    """What was measured at every call, in order, with the layer that made the call; -1 where no layer is known."""
 
     layers: Sequence[AttentionLayer]
     calls: list[tuple[int, AttentionRows]] = field(default_factory=list)
 
     def by_layer(self) -> list[list[AttentionRows]]:
-        """What was measured of every layer, in order; several entries for a layer that is used several times.
+        """Return what was measured of every layer, in order; a layer that is used several times has several entries.
 
         Raises:
-            ValueError: Some layers did not call `scaled_dot_product_attention`, or their heads are others.
+            ValueError: Some layers did not call `scaled_dot_product_attention`, or called it with another number of
+                heads than their weights have.
         """
         found: list[list[AttentionRows]] = [
             [rows for at, rows in self.calls if at == i] for i in range(len(self.layers))
         ]
         in_order = len(self.calls) == len(self.layers) and all(at in (-1, i) for i, (at, _) in enumerate(self.calls))
         if not all(found) and in_order:
-            # A module that is not called as a module runs no hooks; its place among the others tells which one it is.
+            # A module whose `forward` is called directly runs no hooks; the order of the calls tells which layer it is.
             found = [[rows] for _, rows in self.calls]
         missing = [layer.name for layer, calls in zip(self.layers, found, strict=True) if not calls]
         if missing:
@@ -78,7 +79,7 @@ def seen_attention(model: nn.Module, head_map: HeadMap, measure: Measure) -> Ite
 
     Args:
         model: The model, with the names that `head_map` has.
-        head_map: Its attention layers.
+        head_map: The attention layers of the model.
         measure: Called with q, k and the keywords `scale`, `is_causal`, `mask`.
 
     >>> from rankrise.gauges import attention_entropy
@@ -114,7 +115,7 @@ def seen_attention(model: nn.Module, head_map: HeadMap, measure: Measure) -> Ite
 
 
 class _Places:
-    """Which attention module is being called now. A module that holds several layers in turn takes them in order."""
+    """Tells which attention module is being called now; a module that holds several layers takes them in order."""
 
     def __init__(self) -> None:
         self.now: list[int] = []
@@ -139,7 +140,7 @@ class _Places:
 
 
 class _Watch(TorchFunctionMode):
-    """Measures the calls that reach torch through the replaced attribute, and those that go past it."""
+    """Measures the calls of attention that use the replaced attribute, and those that imported the function by name."""
 
     def __init__(self, seen: SeenAttention, places: _Places, measure: Measure, original: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -147,7 +148,7 @@ class _Watch(TorchFunctionMode):
         self._is_inside = False
 
     def replacement(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Measure, then do what the original does."""
+        """Measure the queries and keys, then call the original function."""
         self._look(*args, **kwargs)
         self._is_inside = True
         try:
@@ -179,7 +180,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _module_of(layer: AttentionLayer) -> str:
-    """Path of the module that holds the four weights, with its wrappers."""
+    """Return the path of the module that holds the four weights, with its wrappers."""
     paths = [view.parameter.split(".")[:-1] for view in layer.views]
     common = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
     return ".".join(parts[0] for parts in common)

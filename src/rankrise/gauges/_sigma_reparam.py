@@ -27,9 +27,9 @@ class SigmaReparam(nn.Module):
 
     Args:
         weight: W as it is now.
-        labels: (out,) which part of a fused weight each output belongs to.
+        labels: Which part of a fused weight each output belongs to, (out,).
         gamma: "current" for γ = σ(W), or "one" for γ = 1.
-        iterations: Power iterations of one `advance`.
+        iterations: Number of power iterations in one `advance`.
         has_inputs_first: Whether W is stored (in, out).
     """
 
@@ -77,7 +77,7 @@ class SigmaReparam(nn.Module):
         return whole.mT if self.has_inputs_first else whole.flatten(1)
 
     def _image(self, matrix: Tensor) -> Tensor:
-        """(out,) every row of W times the u of its own part."""
+        """Return every row of W times the u of its own part, (out,)."""
         return (matrix @ self.u.mT).gather(1, self.labels[:, None])[:, 0]
 
 
@@ -86,22 +86,22 @@ def sigma_reparam(
 ) -> nn.Module:
     """Give every linear and convolutional weight of a model the form `Ŵ = (γ / σ(W)) W`, in place.
 
-    With `gamma="current"` the function that the model computes is the same at the start, to rounding. Queries, keys and
-    values that are fused into one weight get a γ each. σ(W) is followed by power iteration in every training forward
-    of `model`, which begins at the exact singular vector; evaluation, reading a weight and recomputed activations move
-    nothing. While W changes quickly the iteration lags behind: σ(W) is then taken too small, and ‖Ŵ‖₂ lies above |γ|,
-    by a tenth or more in the first steps of a hot run with one iteration. Biases, norms and embeddings stay as they
-    are; so does a weight that several modules share.
+    With `gamma="current"` the model computes the same function as before, up to rounding. Queries, keys and values that
+    are fused into one weight get a γ each. The power iteration that follows σ(W) begins at the exact singular vector
+    and moves on with every forward pass of `model` in training mode. It does not move when the model is evaluated, when
+    a weight is read or when activations are recomputed. While W changes quickly the iteration lags behind: σ(W) is then
+    too small, and ‖Ŵ‖₂ lies above |γ|, by a tenth or more in the first steps of a run with a high learning rate and one
+    iteration. Biases, norms and embeddings stay as they are, and so do weights that several modules share.
 
-    Build the optimiser afterwards: the parameters are new ones. Weight decay on W changes nothing but the step size, as
-    Ŵ does not depend on the norm of W; decay of γ is what shrinks Ŵ. The cost is a few products with a vector for each
+    Build the optimiser afterwards, because the parameters are new ones. Weight decay on W changes the step size only,
+    because Ŵ does not depend on the norm of W; decay of γ shrinks Ŵ. The cost is a few products with a vector for each
     weight and step.
 
     Args:
         model: Any module. Its state dict then has W as `….parametrizations.weight.original`, with γ and u beside it.
-        only: Which weights: takes the name of a module and the module. All of them by default.
-        gamma: "current": γ is the norm that the weight has; "one": γ is 1, as in networks that are built for it.
-        iterations: Power iterations in every training forward.
+        only: Takes the name of a module and the module, and returns whether its weight is taken; by default all are.
+        gamma: "current": γ is the norm that the weight has; "one": γ is 1, as in networks that are built for σReparam.
+        iterations: Number of power iterations in every forward pass in training mode.
 
     Returns:
         The model.
@@ -141,7 +141,7 @@ def sigma_reparam(
 
 
 def fold_sigma(model: nn.Module) -> nn.Module:
-    """Turn every weight under `sigma_reparam` into a plain parameter that holds Ŵ, in place, to export the model.
+    """Turn every weight under `sigma_reparam` into a plain parameter that holds Ŵ, in place, for an export.
 
     >>> model = sigma_reparam(nn.Linear(4, 3))
     >>> [name for name, _ in fold_sigma(model).named_parameters()]
@@ -157,7 +157,7 @@ def fold_sigma(model: nn.Module) -> nn.Module:
 
 
 def advance_all(model: nn.Module, args: Any = None) -> None:
-    """Move u of every weight under `sigma_reparam`, if the model is in training and gradients are on."""
+    """Move u of every weight under `sigma_reparam`, if the model is in training mode and gradients are enabled."""
     if model.training and torch.is_grad_enabled():
         for module in model.modules():
             for _, computed in _parametrised(module):
@@ -173,7 +173,7 @@ def _parametrised(module: nn.Module) -> list[tuple[str, parametrize.Parametrizat
 
 
 def _weights(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
-    """Module name, module and attribute of every weight that no other module shares."""
+    """Return module name, module and attribute of every weight that no other module shares."""
     count: dict[int, int] = {}
     for _, parameter in model.named_parameters(remove_duplicate=False):
         count[id(parameter)] = count.get(id(parameter), 0) + 1
@@ -191,10 +191,10 @@ def _weights(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
 
 
 def _labels(model: nn.Module) -> dict[int, Tensor]:
-    """For the fused weights of attention, which role each output belongs to, by the identity of the weight."""
+    """Return which role each output of a fused attention weight belongs to, by the identity of the weight."""
     try:
         head_map = resolve(model)
-    except ValueError:  # a model without attention that is understood has no fused weights that are understood
+    except ValueError:  # without attention that can be read there are no fused weights to tell apart
         return {}
     labels: dict[int, Tensor] = {}
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -204,7 +204,7 @@ def _labels(model: nn.Module) -> dict[int, Tensor]:
             outputs = torch.arange(view.shape[view.axis])
             numbered = outputs[:, None].expand(view.shape) if view.axis == 0 else outputs.expand(view.shape)
             if (weight := parameters.get(view.parameter)) is None:
-                continue  # parametrised already
+                continue  # this weight is parametrised already
             own = labels.setdefault(id(weight), torch.full_like(outputs, -1))
             own[view(numbered)[:, 0].flatten()] = number
     return {key: torch.unique(own, return_inverse=True)[1] for key, own in labels.items()}

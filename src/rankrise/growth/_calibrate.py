@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from rankrise._arguments import as_count
 from rankrise.checkpoints import allocate_ranks
-from rankrise.checkpoints.lora import lora_arguments
+from rankrise.checkpoints.lora import lora_arguments, peft_target
+from rankrise.checkpoints.match import is_expert_stack, is_taken_for_experts
 from rankrise.heads import linear_weights
 from rankrise.linalg import thin_svd
 
@@ -25,19 +26,23 @@ _SPREAD = 4  # a module gets at most this many times the average rank
 
 @dataclass(frozen=True)
 class CalibratedRanks:
-    """Ranks from one look before training."""
+    """Ranks that were chosen from the gradients before training."""
 
-    ranks: Mapping[str, int]  # module to rank; those of rank 0 are not in it
-    signals: Mapping[str, float]  # module to its largest s_i
+    ranks: Mapping[str, int]  # rank by module; modules of rank 0 are left out
+    signals: Mapping[str, float]  # largest s_i by module
     parameters: int
     num_batches: int
+    by_parameter: frozenset[str] = frozenset()  # modules whose parameter PEFT must be told, in a model with experts
 
     def training_config(self) -> dict[str, Any]:
-        """Arguments for `peft.LoraConfig`, scale 1 everywhere."""
-        return lora_arguments(self.ranks, [name for name in self.signals if name not in self.ranks])
+        """Arguments for `peft.LoraConfig` with these ranks, and scale 1 everywhere."""
+        told = {name: peft_target(name, is_parameter=name in self.by_parameter) for name in self.ranks}
+        others = [name for name in self.signals if name not in self.ranks]
+        parameters = [told[name] for name in self.ranks if name in self.by_parameter]
+        return lora_arguments({told[name]: rank for name, rank in self.ranks.items()}, others, parameters)
 
     def axolotl(self) -> str:
-        """The same as lines of YAML for a config of axolotl."""
+        """The same settings as lines of YAML for a config of axolotl."""
         config = self.training_config()
         targets = config["target_modules"]
         lines = ["adapter: lora", f"lora_r: {config['r']}", f"lora_alpha: {config['lora_alpha']}"]
@@ -45,6 +50,8 @@ class CalibratedRanks:
             lines.append(f"lora_target_modules: {_quoted(targets)}")
         else:
             lines += ["lora_target_modules:", *(f"  - {_quoted(name)}" for name in targets)]
+        if parameters := config.get("target_parameters"):
+            lines += ["lora_target_parameters:", *(f"  - {_quoted(name)}" for name in parameters)]
         for key in ("rank_pattern", "alpha_pattern"):
             lines += [f"lora_{key}:", *(f"  {_quoted(name)}: {rank}" for name, rank in config[key].items())]
         return "\n".join(lines)
@@ -57,19 +64,19 @@ def calibrate_ranks(
 
     The direction of a module with the singular pair (u_i, v_i) of G₁ is worth s_i², measured on batches that did not
     choose it. Directions are taken in the order of s_i² per parameter within `rank` times the parameters of all
-    modules. One look before training sees only what the first step would do: where every module needs the same, it is
-    worse than one rank for all. `growing_lora` looks again while training goes on.
+    modules. The gradients before training tell only what the first step would do: where every module needs the same
+    rank, the ranks that they give are worse than one rank for all. `growing_lora` measures again during training.
 
-    Cost: two gradients of all linear weights in memory, one SVD for each.
+    Cost: two gradients of all linear weights in memory, and one SVD for each.
 
     Args:
         model: The model to fine-tune; its weights and gradients are left as they were.
-        batches: At least two; what `loss` takes.
-        rank: Average rank, r in `r Σ (in + out)` parameters.
-        loss: From the model and a batch to the loss; `model(**batch).loss` unless given.
+        batches: Two batches or more, in the form that `loss` takes.
+        rank: Average rank: the adapter has at most `rank Σ (in + out)` parameters.
+        loss: Takes the model and a batch, and returns the loss; by default `model(**batch).loss`.
 
     Raises:
-        ValueError: Fewer than two batches, no linear weight, or nothing has a signal.
+        ValueError: There are fewer than two batches, the model has no linear weight, or no direction has a signal.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False))
@@ -105,13 +112,15 @@ def calibrate_ranks(
     ranks = {name: r for name, r in zip(signals, chosen.ranks, strict=True) if r}
     if not ranks:
         raise ValueError("A gradient must agree between batches somewhere; none does. Give more or larger batches.")
-    return CalibratedRanks(ranks, signals, chosen.parameters, len(batches))
+    has_experts = any(is_expert_stack(name) for name, _ in model.named_parameters())
+    by_parameter = frozenset(name for name in ranks if has_experts and is_taken_for_experts(name))
+    return CalibratedRanks(ranks, signals, chosen.parameters, len(batches), by_parameter)
 
 
 def _gradient_sums(
     model: nn.Module, weights: Mapping[str, Tensor], batches: Sequence[Any], loss: Loss
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Mean gradients over the even and over the odd batches."""
+    """Return the mean gradients over the even batches, and those over the odd ones."""
     wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     was_training = model.training
     model.eval()

@@ -21,8 +21,8 @@ STATE = "growth.pt"
 class GrowthCallback(TrainerCallback):
     """Grows the adapter that a `Trainer` trains: `Trainer(..., callbacks=[GrowthCallback(model)])`.
 
-    The number of steps is the trainer's. The state of the growth is written into each of its checkpoints, and
-    `trainer.train(resume_from_checkpoint=...)` goes on from there, bit for bit, also within a window.
+    The number of steps is taken from the trainer. The state of the growth is written into each of its checkpoints, and
+    `trainer.train(resume_from_checkpoint=...)` goes on from there bit for bit, also in the middle of a window.
     """
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
@@ -30,7 +30,7 @@ class GrowthCallback(TrainerCallback):
 
         Args:
             model: What `growing_lora` returned.
-            options: `events` and `seed` of `Growth`.
+            options: The arguments `events` and `seed` of `Growth`.
 
         Raises:
             ValueError: The model was not made by `growing_lora`.
@@ -55,19 +55,19 @@ class GrowthCallback(TrainerCallback):
             self.growth.load_state_dict(_read(args, state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Look, grow or cut if it is time."""
+        """Tell the growth that the optimiser has taken a step."""
         assert self.growth is not None
         self.growth.step()
 
     def on_log(self, args: Any, state: Any, control: Any, *, logs: Any = None, **_: Any) -> None:
-        """Put the parameters in use beside the loss; a `RankCallback` that was added later records them."""
+        """Add the number of parameters in use to what is logged; a `RankCallback` that was added later records it."""
         if self.growth is not None and "loss" in (logs or {}):
             logs["adapter_parameters"] = self.growth.parameters
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the state of the growth into the trainer's checkpoint."""
         assert self.growth is not None
-        saved = self.growth.state_dict()  # of all processes
+        saved = self.growth.state_dict()  # called in all processes, because it adds up their sums
         if state.is_world_process_zero:
             place = _folder(args, state.global_step) / STATE
             temporary = place.with_suffix(".tmp")

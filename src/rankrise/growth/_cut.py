@@ -3,7 +3,7 @@
 Symbols:
     Q_A R_A, Q_B R_B   QR factorisations of A_liveᵀ and B_live, so that B A = Q_B (R_B R_Aᵀ) Q_Aᵀ
     U S Vᵀ             SVD of the small matrix R_B R_Aᵀ
-    A', B'             what is kept, of equal norms: A' = √S Vᵀ Q_Aᵀ and B' = Q_B U √S
+    A', B'             the factors that are kept, of equal norms: A' = √S Vᵀ Q_Aᵀ and B' = Q_B U √S
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from rankrise.linalg import thin_svd
 
 @dataclass(frozen=True, eq=False)
 class AddedSpectrum:
-    """The SVD of what a module adds to its base; out × in is never formed."""
+    """The SVD of what a module adds to its base; no matrix of out × in entries is formed."""
 
     left: Tensor  # Q_B U, (out, k)
     sigma: Tensor  # (k,)

@@ -17,8 +17,8 @@ from rankrise.growth._probe import PARTS, Candidate, ModuleProbe, needed_t, sum_
 from rankrise.growth._schedule import Schedule, growth_schedule
 from rankrise.growth._slots import NORM, Slots, seed_state
 
-PER_MODULE = 4  # slots that one module may get at one event
-_QUIET = 2  # events without growth after which no more are held
+PER_MODULE = 4  # most slots that one module may get at one event
+_QUIET = 2  # after this many events without growth there are no more events
 _VERSION = 1
 
 Kind = Literal["grow", "refuse", "cut", "fallback", "stop"]
@@ -26,23 +26,23 @@ Kind = Literal["grow", "refuse", "cut", "fallback", "stop"]
 
 @dataclass(frozen=True)
 class Decision:
-    """One thing that was done or refused, and why."""
+    """One change that was made or refused, and why."""
 
     step: int
     kind: Kind
-    module: str | None  # None: all
+    module: str | None  # None for a decision about all modules
     slot: int | None
-    signal: float | None  # s̄
+    signal: float | None  # s̄ of the direction
     t: float | None
-    rank: int | None  # of the module, after the decision
+    rank: int | None  # rank of the module after the decision
     reason: str
 
 
 class Growth:
     """Grows and cuts the ranks of a LoRA while it trains; the result is a LoRA of the same number of parameters.
 
-    Between windows a step costs nothing but the empty slots' part in the matrix products. What happens is in
-    `history`; `ranks` has the ranks by module.
+    Between windows a step costs nothing but the part of the empty slots in the matrix products. `history` has every
+    decision, and `ranks` the rank of every module.
     """
 
     def __init__(
@@ -59,11 +59,12 @@ class Growth:
 
         Args:
             model: What `growing_lora` returned, wrapped by DDP or not.
-            optimiser: Its optimiser. For Adam and its kin the state of a slot that wakes is set to what it would be.
+            optimiser: The optimiser of the model. With Adam and its variants a slot that wakes gets the state that it
+                would have if it had been live from the start.
             total_steps: Optimiser steps of the whole training.
-            accumulate: Micro-batches of an optimiser step in this process.
-            events: How many times something may grow; 8, or 3 for the mode "early".
-            seed: Of the random directions that begin a window.
+            accumulate: Number of micro-batches of an optimiser step in this process.
+            events: How many times something may grow; by default 8, or 3 for the mode "early".
+            seed: Seed of the random directions that begin a window.
 
         Raises:
             ValueError: The model is no plain LoRA with room to grow, it is sharded, or the training is too short.
@@ -87,21 +88,21 @@ class Growth:
 
     @property
     def ranks(self) -> dict[str, int]:
-        """Rank of every module now."""
+        """The rank of every module now."""
         return {name: len(slots.live) for name, slots in self._slots.items()}
 
     @property
     def budget(self) -> int:
-        """Parameters that the result may have."""
+        """How many parameters the result may have."""
         return self.rank * sum(slots.cost for slots in self._slots.values())
 
     @property
     def parameters(self) -> int:
-        """Parameters of the live slots now."""
+        """How many parameters the live slots have now."""
         return sum(slots.cost * len(slots.live) for slots in self._slots.values())
 
     def step(self) -> None:
-        """Count one optimiser step; look, grow or cut if it is time."""
+        """Count one optimiser step, and watch the gradient, grow or cut where the schedule says so."""
         self.step_count += 1
         if self._probes:
             self._watch()
@@ -120,7 +121,7 @@ class Growth:
             probe.open()
 
     def _watch(self) -> None:
-        """Go on with the window: write the probe again, begin its next part, or end it."""
+        """Go on with the window: write the probe again, begin the next part of the window, or end it."""
         m, part = self.schedule.micro_batches, self._probes[0].part
         opened = next(e for e in self.schedule.events if e >= self.step_count) - self.schedule.window
         passed = (self.step_count - opened) * self._accumulate * self._world
@@ -178,7 +179,10 @@ class Growth:
             self._fall_back()
 
     def _seed_slot(self, slots: Slots, slot: int, found: Candidate) -> None:
-        """Second moments of the gradients that the optimiser will see, from those of single micro-batches."""
+        """Set the second moments of a woken slot to those of the gradients that the optimiser will see.
+
+        They are estimated from the gradients of single micro-batches in the window.
+        """
         per_step, share = self._accumulate * self._world, 1 / self._world
         variance = (found.column_squares - found.column.square()).clamp_min(0)
         column = NORM**2 * share**2 * (per_step * variance + (per_step * found.column).square())
@@ -193,7 +197,7 @@ class Growth:
             )
 
     def _usual_column(self) -> float:
-        """Median norm of the learned columns of B; before there is one, the norm that thirty updates would give it."""
+        """Median norm of the learned columns of B; while there is none, the norm that thirty updates would give one."""
         norms = torch.cat([s.b.detach()[:, s.live].norm(dim=0) for s in self._slots.values()])
         norms = norms[norms > 0]
         if len(norms):
@@ -230,7 +234,10 @@ class Growth:
         self.history.append(Decision(self.step_count, kind, module, slot, signal, t, rank, reason))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside model and optimiser; called in every process, whose sums are added."""
+        """Return what a checkpoint must hold beside the model and the optimiser.
+
+        Call this in every process, because the sums of all processes are added.
+        """
         sums = sum_over_processes(self._probes) if self._probes else []
         probes = []
         for probe, (count, tensors) in zip(self._probes, sums, strict=True):
@@ -246,7 +253,7 @@ class Growth:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; model and optimiser must be loaded already, from the same one.
+        """Go on from a checkpoint, from which the model and the optimiser must have been loaded already.
 
         Raises:
             ValueError: The state is of another version or of another model.

@@ -51,16 +51,16 @@ def growing_lora(
         base: The model to fine-tune.
         rank: Average rank of the result: it has at most as many parameters as a LoRA of this rank everywhere.
         mode: "both" begins as a LoRA of this rank, grows where the gradient asks for it to `over` times the
-            parameters, and is cut back; "grow" does so from nothing; "early" grows from nothing to `rank` without a
-            cut; "cut" begins at `over` times the rank and is cut.
-        over: Parameters at the most before the cut, as a multiple of the final ones.
-        cap: Slots of each module, four for watching the gradient among them; 4 `rank`, at most 64, and four more,
-            unless given.
-        target_modules: Which modules, as `peft.LoraConfig` takes them.
+            parameters, and is cut back; "grow" does so from no direction at all; "early" grows from no direction to
+            `rank` and is not cut; "cut" begins at `over` times the rank and is cut.
+        over: The most parameters before the cut, as a multiple of the final ones.
+        cap: Number of slots of each module, of which four watch the gradient; by default 4 `rank`, at most 64, and
+            four more.
+        target_modules: The modules to adapt, as `peft.LoraConfig` takes them.
         config: More arguments of `peft.LoraConfig`.
 
     Raises:
-        ValueError: A value out of its range, an option that would rescale directions or change the base.
+        ValueError: A value is out of its range, or an option would rescale directions or change the base.
         ImportError: peft is not installed.
 
     >>> import torch
@@ -93,10 +93,10 @@ def growing_lora(
 
 
 def plan_of(model: nn.Module) -> Plan:
-    """How a model is meant to grow.
+    """Return how a model is meant to grow.
 
     Raises:
-        ValueError: It was not made by `growing_lora`.
+        ValueError: The model was not made by `growing_lora`.
     """
     plan = _PLANS.get(unwrapped(model))
     if plan is None:
@@ -114,7 +114,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def find_slots(model: nn.Module) -> list[Slots]:
-    """The slots of every LoRA module; those with a row in A or a column in B are live."""
+    """Return the slots of every LoRA module; a slot with a row in A or a column in B that is not zero is live."""
     found = []
     for name, module in unwrapped(model).named_modules():
         factors = getattr(module, "lora_A", None), getattr(module, "lora_B", None)
@@ -131,7 +131,7 @@ def check_model(model: nn.Module, slots: Iterable[Slots]) -> int:
     """Refuse a model whose adapter cannot grow; return the number of processes that train it.
 
     Raises:
-        ValueError: It has no LoRA, its LoRA is not plain, or its parameters are sharded.
+        ValueError: The model has no LoRA, its LoRA is not plain, or its parameters are sharded.
     """
     slots = list(slots)
     if not slots:

@@ -5,15 +5,16 @@ Symbols:
     u, v    a direction of the outputs and one of the inputs, both outside what the adapter spans
     s_b     u_iᵀ G_b v_i
 
-With `A[probe] = V` and `B[probe] = 0` a module's output is unchanged, and the gradient of `B[:, probe]` is `G Vᵀ`; with
-the roles exchanged that of `A[probe]` is `Uᵀ G`. A window has three parts: random V gives U, one step of power
-iteration on other micro-batches gives (u_i, v_i), and micro-batches that chose neither give the signal
+With `A[probe] = V` and `B[:, probe] = 0` a module's output is unchanged, and the gradient of `B[:, probe]` is `G Vᵀ`.
+With the roles exchanged the gradient of `A[probe]` is `Uᵀ G`. A window has three parts: random V gives U, one step of
+power iteration on other micro-batches gives (u_i, v_i), and micro-batches that chose neither of them give the signal
 
     s̄_i = mean_b s_ib,    t_i = s̄_i √n / sd_b(s_ib).
 
-So s̄ is about 0 where the gradient is noise, which the largest singular value of a mean gradient is not. A signal counts
-where t is so large that noise passes anywhere in the model at one event in two hundred: the quantile of Student's
-distribution with n − 1 degrees of freedom at 0.005 divided by the number of directions (Bonferroni).
+So s̄ is about 0 where the gradient is noise, whereas the largest singular value of a mean gradient is not. A signal
+counts if t is so large that noise passes somewhere in the model at one event in two hundred only: the bound is the
+quantile of Student's distribution with n − 1 degrees of freedom for a chance of 0.005 divided by the number of
+directions (Bonferroni).
 """
 
 import math
@@ -39,9 +40,9 @@ class Candidate:
     direction: Tensor  # v, (in,), of unit norm
     signal: float  # s̄
     t: float
-    count: int  # n, micro-batches
+    count: int  # n, the number of micro-batches
     column: Tensor  # (out,): mean of G_b v over micro-batches
-    column_squares: Tensor  # the same of its squares
+    column_squares: Tensor  # (out,): mean of the squares of G_b v over micro-batches
     row_squares: Tensor  # (in,): squares of the mean of uᵀ G_b
 
 
@@ -56,7 +57,7 @@ class ModuleProbe:
         rows = torch.randn(max(count, 1), slots.a.shape[1], generator=generator).to(slots.a.device)
         self.v = _orthonormal_rows(slots.outside_rows(rows))[:count]
         self.u = torch.zeros(slots.b.shape[0], count, device=slots.b.device)
-        self.left = torch.zeros_like(self.v)  # uᵀ G, of the part "left"
+        self.left = torch.zeros_like(self.v)  # uᵀ G, as the part "left" of the window gives it
         self.count = 0
         self.sums: dict[str, Tensor] = {}
         self._reset()
@@ -70,7 +71,10 @@ class ModuleProbe:
         self.sums = dict(zip(_SUMS, (*zeros, number, number.clone()), strict=True))
 
     def open(self) -> None:
-        """Write the probe, and hook onto the gradients; again after every update, which may have decayed the probe."""
+        """Write the probe and hook onto the gradients.
+
+        This is repeated after every update of the optimiser, because weight decay may have shrunk the probe.
+        """
         if not self._hooks and len(self.v):
             a, b = self.slots.a, self.slots.b
             self._hooks = [a.register_hook(self._on_a), b.register_hook(self._on_b)]  # type: ignore[no-untyped-call]
@@ -97,7 +101,7 @@ class ModuleProbe:
         return _without(gradient, begin, dim=1)
 
     def _add(self, sketch: Tensor) -> None:
-        """Take in one micro-batch; one that is not finite counts as zero, without waiting for the device."""
+        """Add one micro-batch; entries that are not finite become zero, so that nothing has to wait for the device."""
         sketch = torch.nan_to_num(sketch, nan=0.0, posinf=0.0, neginf=0.0)
         self.count += 1
         self.sums["first"] += sketch
@@ -121,7 +125,7 @@ class ModuleProbe:
         self._reset()
 
     def candidates(self) -> list[Candidate]:
-        """What the window found, the strongest first."""
+        """Return the directions that the window found, the strongest first."""
         n = self.count
         if n < 2:
             return []
@@ -136,12 +140,12 @@ class ModuleProbe:
         ]
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the window."""
+        """Return what a checkpoint keeps of the window."""
         kept = {"u": self.u, "v": self.v, "left": self.left, **self.sums}
         return {"part": self.part, "count": self.count, "tensors": {k: t.clone() for k, t in kept.items()}}
 
     def load(self, state: dict[str, Any], *, is_first: bool) -> None:
-        """Go on from a checkpoint; sums over all processes go to the first one."""
+        """Go on from a checkpoint; its sums, which are over all processes, go to the first process."""
         self.part = state["part"]
         tensors = {key: tensor.to(self.v.device) for key, tensor in state["tensors"].items()}
         self.u, self.v, self.left = tensors["u"], tensors["v"], tensors["left"]
@@ -151,7 +155,7 @@ class ModuleProbe:
 
 
 def needed_t(candidates: Sequence[Candidate]) -> float:
-    """How many standard errors above zero a signal must be, so that noise passes at one event in two hundred."""
+    """How many standard errors above zero a signal must be, so that noise passes at one event in two hundred only."""
     if not candidates:
         return math.inf
     from scipy.stats import t
@@ -160,7 +164,7 @@ def needed_t(candidates: Sequence[Candidate]) -> float:
 
 
 def sum_over_processes(probes: Sequence[ModuleProbe]) -> list[tuple[int, dict[str, Tensor]]]:
-    """Counts and sums of every module over all processes; all processes get the numbers of the first."""
+    """Return counts and sums of every module over all processes; every process gets those of the first process."""
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return [(probe.count, probe.sums) for probe in probes]
@@ -177,7 +181,7 @@ def sum_over_processes(probes: Sequence[ModuleProbe]) -> list[tuple[int, dict[st
 
 
 def _without(gradient: Tensor, begin: int, *, dim: int) -> Tensor:
-    """The gradient with the probe's part zero, so that it neither moves the probe nor counts when norms are clipped."""
+    """Return the gradient with zeros for the probe, so that it moves no probe and does not count in clipped norms."""
     gradient = gradient.clone()
     gradient.narrow(dim, begin, gradient.shape[dim] - begin).zero_()
     return gradient

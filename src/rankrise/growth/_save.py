@@ -19,18 +19,18 @@ HISTORY = "growth.json"
 
 
 def save_adapter(model: nn.Module, out: str | PathLike[str]) -> dict[str, int]:
-    """Write the adapter as PEFT has it, without empty slots, and return the ranks by module.
+    """Write the adapter in the format of PEFT, without empty slots, and return the ranks by module.
 
-    Every module has its own rank and scale 1; `r` is the largest rank, which is what an engine that reads `r` alone
-    must reserve. Modules of rank 0 are no targets. `growth.json` lists every decision with its reason.
+    Every module has its own rank and scale 1; `r` is the largest rank, so that an engine that reads `r` alone reserves
+    enough room. Modules of rank 0 are no targets. `growth.json` lists every decision with its reason.
 
     Args:
         model: What `growing_lora` returned, trained.
         out: A folder that does not exist or is empty.
 
     Raises:
-        ValueError: No direction has learned anything, something is at `out`, or a number is not finite.
-        OSError: The disk is full; nothing is left.
+        ValueError: No direction has learned anything, `out` is not an empty or new folder, or a number is not finite.
+        OSError: The disk is full; nothing that was written is left behind.
     """
     inner: Any = unwrapped(model)
     config = next(iter(inner.peft_config.values()))
@@ -76,7 +76,7 @@ def save_adapter(model: nn.Module, out: str | PathLike[str]) -> dict[str, int]:
 
 
 def _used(slots: Slots) -> list[int]:
-    """Slots that add something: neither their row nor their column is zero."""
+    """Return the slots that add something to the output: neither their row nor their column is zero."""
     norms = slots.a.detach().norm(dim=1) * slots.b.detach().norm(dim=0)
     return [k for k in range(slots.num_slots) if float(norms[k]) > 0]
 

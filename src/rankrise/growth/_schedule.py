@@ -1,9 +1,10 @@
 """When a growing adapter looks, grows and is cut.
 
-both    begins with uniform ranks; grows to `over` times the budget in the first 0.4 of the steps; cut at half of them
-grow    as `both`, but begins with no direction
-early   begins with no direction; grows to the budget in the first 0.12 of the steps; no cut
-cut     uniform ranks of `over` times the budget, cut at half of the steps; nothing grows: the control of the others
+both    begins with uniform ranks, grows to `over` times the budget in the first 0.4 of the steps, is cut at half of all
+grow    begins with no direction, and then goes on as `both` does
+early   begins with no direction, grows to the budget in the first 0.12 of the steps, and is not cut
+cut     begins with uniform ranks of `over` times the budget and is cut at half of all; nothing grows in this mode,
+        because it is the control of the others
 """
 
 from dataclasses import dataclass
@@ -13,26 +14,21 @@ from rankrise._arguments import check_choice
 
 Mode = Literal["both", "early", "grow", "cut"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-_EVENTS = {"both": (8, 0.4), "grow": (8, 0.4), "early": (3, 0.12)}  # how many at most, until which part of the steps
+_EVENTS = {"both": (8, 0.4), "grow": (8, 0.4), "early": (3, 0.12)}  # most events, part of the steps
 _CUT_AT = 0.5
-_MOST, _USUAL, _LEAST = 8, 4, 2  # micro-batches of the shortest part of a window, over all processes
+_MOST, _USUAL, _LEAST = 8, 4, 2  # numbers of micro-batches in the shortest part of a window, over all processes
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps of one training; `growth_schedule` makes it."""
+    """The steps at which one training watches, grows and cuts; `growth_schedule` makes it."""
 
     mode: Mode
-    over: float  # parameters at the most, in budgets
+    over: float  # the most parameters, as a multiple of the budget
     events: tuple[int, ...]  # steps after which something may grow
-    window: int  # steps that the gradient is watched before an event
-    micro_batches: int  # m: a window is m to the right, m to the left, 2m for the signal
+    window: int  # number of steps for which the gradient is watched before an event
+    micro_batches: int  # m: a window has m for its part "right", m for "left" and 2m for "signal"
     cut_at: int | None
-
-    @property
-    def starts_uniform(self) -> bool:
-        """Whether every module begins with directions."""
-        return self.mode in ("both", "cut")
 
     def opens_at(self, step: int) -> bool:
         """Whether a window begins after this step."""
@@ -44,18 +40,19 @@ def growth_schedule(
 ) -> Schedule:
     """Make the schedule of a training.
 
-    Windows do not overlap. A window takes 4 times 8 micro-batches where all events have room for that, and at least 4
-    times 4 where one event has: there are fewer events then. In a training that is too short for this it takes fewer.
+    Windows do not overlap. A window takes 4 times 8 micro-batches if there is room for that at every event. In a
+    shorter training a window takes fewer, but not fewer than 4 times 4 as long as one event has room for them, so that
+    there may be fewer events. In a training that is too short even for that, a window takes at least 4 times 2.
 
     Args:
-        mode: As in the table above.
-        total_steps: Optimiser steps of the training.
-        over: Parameters at the most, in budgets.
-        per_step: Micro-batches of one optimiser step, over all processes.
-        events: How many events at most; 8, or 3 for `early`.
+        mode: One of the modes in the table at the top of this file.
+        total_steps: Number of optimiser steps of the training.
+        over: The most parameters, as a multiple of the budget.
+        per_step: Number of micro-batches of one optimiser step, over all processes.
+        events: The most events; by default 8, or 3 for `early`.
 
     Raises:
-        ValueError: An unknown mode, a value out of its range, or fewer steps than one window takes.
+        ValueError: The mode is unknown, a value is out of its range, or one window takes more steps than there are.
 
     >>> growth_schedule("both", 1000).events
     (50, 100, 150, 200, 250, 300, 350, 400)

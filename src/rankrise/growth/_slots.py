@@ -5,7 +5,8 @@ Symbols:
     slot k    row k of A and column k of B; it is empty where both are zero
     P_A, P_B  projections onto the rows of A and the columns of B that are live
 
-An empty slot is a saddle: its gradient is exactly zero, so that it stays empty, also under weight decay and momentum.
+An empty slot is a saddle of the loss: its gradient is exactly zero, so that the slot stays empty, also under weight
+decay and momentum.
 """
 
 import math
@@ -16,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-NORM = 1 / math.sqrt(3)  # of a row of A as PEFT draws it: uniform within ±1/√in
-_NO_COLUMN = 1e-3  # of the largest column of B; shorter ones span nothing yet
+NORM = 1 / math.sqrt(3)  # norm of a row of A as PEFT draws it: uniform within ±1/√in
+_NO_COLUMN = 1e-3  # a column of B below this share of the largest one spans nothing yet
 _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")
 
 
@@ -25,11 +26,11 @@ _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")
 class Slots:
     """One module with `cap` slots, the last `num_probes` of which never hold a direction of the adapter."""
 
-    name: str  # of the module in the base model
+    name: str  # name of the module in the base model
     a: nn.Parameter  # (cap, in)
     b: nn.Parameter  # (out, cap)
     num_probes: int
-    is_live: list[bool] = field(default_factory=list)  # of the slots before the probe
+    is_live: list[bool] = field(default_factory=list)  # one entry for each slot before the probe
 
     @property
     def num_slots(self) -> int:
@@ -53,7 +54,7 @@ class Slots:
 
     @property
     def room(self) -> int:
-        """How many directions can be added: free slots, and dimensions that are left."""
+        """How many directions can be added: at most the free slots, and at most the dimensions that are left."""
         return max(0, min(len(self.free), min(self.a.shape[1], self.b.shape[0]) - len(self.live)))
 
     def outside_rows(self, rows: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ class Slots:
 
     @torch.no_grad()
     def fill_probe(self, rows: Tensor | None, columns: Tensor | None) -> None:
-        """Write rows or columns into the probe, and zeros into the rest of it. The output does not change."""
+        """Write rows or columns into the probe, and zeros into its other entries. The output does not change."""
         begin = self.num_slots
         self.a[begin:], self.b[:, begin:] = 0, 0
         if rows is not None:
@@ -89,7 +90,7 @@ class Slots:
 
     @torch.no_grad()
     def empty_all_but(self, kept: int) -> None:
-        """Keep the first `kept` slots."""
+        """Keep the first `kept` slots and empty the others."""
         self.a[kept:], self.b[:, kept:] = 0, 0
         self.is_live = [k < kept for k in range(self.num_slots)]
 
@@ -132,8 +133,9 @@ def seed_state(slots: Slots, slot: int, optimiser: Any, column: Tensor, row: Ten
 def move_state(slots: Slots, optimiser: Any, a_map: Tensor, b_map: Tensor) -> None:
     """Carry the optimiser state along where factors are replaced: `A ← M A`, `B ← B N`.
 
-    The gradient of the new B is that of the old one times Mᵀ, and that of the new A is Nᵀ times the old one. First
-    moments follow exactly; second moments as if the slots' gradients were independent, `v_B ← v_B (M∘M)ᵀ`.
+    The gradient of the new B is the gradient of the old B times Mᵀ, and the gradient of the new A is Nᵀ times that of
+    the old A. First moments therefore follow exactly. Second moments follow as if the gradients of the slots were
+    independent: `v_B ← v_B (M∘M)ᵀ`.
 
     Args:
         slots: The module, with the slots that were live before.
@@ -163,7 +165,7 @@ def _per_entry(state: dict[str, Any], parameter: nn.Parameter) -> Iterator[tuple
 
 
 def _is_known(state: dict[str, Any], parameter: nn.Parameter) -> bool:
-    """Whether every tensor of the state has an entry for each of the parameter, or is one number."""
+    """Whether every tensor of the state has the shape of the parameter, or is one number."""
     return all(v.shape == parameter.shape for v in state.values() if isinstance(v, Tensor) and v.numel() > 1)
 
 

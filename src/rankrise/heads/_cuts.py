@@ -131,7 +131,7 @@ def _cut(
             group=group,
             group_stride=group_stride,
         )
-    if not layout.is_torch_attention:  # which may have its own kdim and vdim
+    if not layout.is_torch_attention:  # torch's attention may have its own kdim and vdim
         _refuse_different_inputs(views)
     return views, notes
 

@@ -141,7 +141,7 @@ QK_NORM = re.compile(r"(q|k|query|key)_?(layer_?)?norm\.weight$", re.IGNORECASE)
 QK_NORM_MODULE = re.compile(r"(^|\.)(qk|q|k|query|key)_?(layer_?)?norm$", re.IGNORECASE)  # it may have no weights
 COSINE_SCALE = re.compile(r"(^|\.)logit_scale$")
 ROTARY_CONFIG = ("rope_parameters", "rope_theta", "rope_scaling", "rotary_pct", "rotary_dim")
-ROTARY_TYPES = ("lightglue", "roformer", "vjepa2")  # they state nothing of it in their configs
+ROTARY_TYPES = ("lightglue", "roformer", "vjepa2")  # model types whose configs do not say that positions are rotated
 NOT_MISSED_NAME = re.compile(rf"relative|position|{COSINE_SCALE.pattern}", re.IGNORECASE)  # and not missed
 CROSS_NAME = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn$|^(attn2|x_attn)$", re.IGNORECASE)
 CROSS_PATH = re.compile(r"(^|\.)(pre_assign_attn\.|cross_attention\.attention$)")  # GroupViT's groups; Perceiver
@@ -152,8 +152,9 @@ QUERIES_OF_THEIR_OWN = re.compile(
     r"(probe|latents|latent_queries|latent_query|pooling_attention_query)"
 )  # learned tokens that read the sequence
 
-# What the products leave out, in the order of the notes: a sign among the names of weights below the attention module,
-# or in the classes of the modules below it and of its block; None where there is none.
+# What the products K Qᵀ and V Oᵀ leave out, in the order of the notes. Each row has a pattern for names of weights
+# below the attention module, a pattern for classes of the modules below it and of its block, and the note. A pattern
+# is None where no such name or class tells.
 LEFT_OUT: tuple[tuple[re.Pattern[str] | None, re.Pattern[str] | None, str], ...] = (
     (
         re.compile(r"(^|\.)(\w*sub_norm|inner_\w*(ln|norm)|attn_sub\w*|o_norm)\.weight$"),

@@ -142,7 +142,7 @@ class Inventory:
     num_heads: int | None = None  # query heads of every layer, as the caller states them
 
     def module_class(self, path: str) -> str:
-        """Class name of the innermost module at `path`, without what FSDP2 or parametrize add; "" for a state dict."""
+        """Class name of the innermost module at `path`, without the prefix of FSDP2 or parametrize; else ""."""
         modules = self.modules.get(path, ())
         return _class_name(modules[-1]) if modules else ""
 

@@ -12,7 +12,7 @@ from rankrise.heads._modifiers import updates_on
 from rankrise.heads._views import CIRCUITS, Get, HeadMap, LowRankUpdate, wide
 
 _RESERVED = (*CIRCUITS, "q", "k", "v", "o")
-_STACKED = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")  # of nn.MultiheadAttention
+_STACKED = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")  # parameters of nn.MultiheadAttention
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LinearWeight:
     layer: int  # index of the attention layer in the same block, or -1 if there is not exactly one block
     name: str  # path of the module below its block, or from the root where `layer` is -1; experts are not in it
     parameters: tuple[str, ...]  # one, or one for each expert
-    adapters: tuple[tuple[LowRankUpdate, ...], ...] = ()  # of each parameter
+    adapters: tuple[tuple[LowRankUpdate, ...], ...] = ()  # adapters of each parameter
     has_experts: bool = False
 
     def all_parameters(self) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ class LinearWeight:
         """Return the weight in effect with its adapters as it is stored, (experts, rows, columns); one for no experts.
 
         Args:
-            get: From a parameter's name to its whole tensor.
+            get: Takes a parameter's name, and returns its whole tensor.
         """
         parts = []
         for name, updates in zip(self.parameters, self.adapters, strict=True):
@@ -58,7 +58,7 @@ def linear_weights(model: nn.Module, head_map: HeadMap | None = None) -> tuple[L
 
     Args:
         model: Any module, wrapped or not.
-        head_map: Its attention layers, whose parameters are left out and whose indices become those of the blocks.
+        head_map: The attention layers, whose parameters are left out and whose indices become those of the blocks.
 
     Raises:
         ValueError: An adapter on a linear weight is of another kind than LoRA, or experts have adapters of their own.

@@ -1,7 +1,7 @@
 """Weights that `torch.nn.utils.parametrize` computes, under the names they would have without it.
 
-The parameters behind such a weight are `….parametrizations.weight.original` and its companions; what acts in the
-network, and what is therefore read, is the result.
+The parameters behind such a weight are `….parametrizations.weight.original` and its companions. The network uses the
+weight that is computed from them, and therefore that weight is read.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _MARK = ".parametrizations."
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All parameters by name, each under every name it has; a parametrised weight as the network uses it.
+    """Yield all parameters by name, each under every name it has, and parametrised weights as the network uses them.
 
     >>> from torch.nn.utils.parametrizations import weight_norm
     >>> [name for name, _ in named_weights(weight_norm(nn.Linear(2, 3)))]
@@ -33,9 +33,10 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def read_weight(model: nn.Module, name: str) -> Tensor:
-    """The weight of this name: a parameter itself, or a copy of what its parametrisation computes.
+    """Return the weight of this name: a parameter itself, or a copy of what its parametrisation computes.
 
-    The parametrisation is in evaluation mode meanwhile, so that one with a state, such as a spectral norm, keeps it.
+    The parametrisation is in evaluation mode while the weight is read, so that one with a state, such as a spectral
+    norm, keeps that state.
 
     Raises:
         AttributeError: The model has no such weight.

@@ -159,7 +159,7 @@ class WeightView:
         so that a small change since initialisation keeps its digits.
 
         Args:
-            get: From a parameter's name to its whole tensor.
+            get: Takes a parameter's name, and returns its whole tensor.
         """
         return self._for_query_heads(self._effective_heads(get))
 
@@ -248,7 +248,8 @@ class AttentionLayer:
 
         Args:
             circuit: "kq" or "vo".
-            get: From a parameter's name to its whole tensor: `module.get_parameter`, or `state_dict.__getitem__`.
+            get: Takes a parameter's name, and returns its whole tensor: `module.get_parameter` or
+                `state_dict.__getitem__`.
 
         Raises:
             ValueError: If the circuit is unknown, or a tensor has another shape than was resolved.

@@ -23,9 +23,9 @@ from rankrise.runs._learned import RunStage as RunStage
 from rankrise.runs._learned import layer_means as layer_means
 from rankrise.runs._learned import whole_numbers as whole_numbers
 from rankrise.runs._numbers import early_mean as early_mean
-from rankrise.runs._numbers import final_values as final_values
 from rankrise.runs._numbers import rank_correlation as rank_correlation
 from rankrise.runs._numbers import read_alike as read_alike
+from rankrise.runs._numbers import read_together as read_together
 from rankrise.runs._overview import LayerRow as LayerRow
 from rankrise.runs._overview import Overview as Overview
 from rankrise.runs._overview import Progress as Progress

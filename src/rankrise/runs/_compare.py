@@ -61,7 +61,7 @@ def compare(runs: Iterable[OneRun] | Mapping[str, OneRun]) -> Comparison:
             named after the field of its spec in which the runs differ, or after its folder.
 
     Raises:
-        ValueError: There are none, or `runs` is one path.
+        ValueError: There are no runs, or `runs` is one path.
         FileNotFoundError: A folder holds no run.
 
     >>> compare([])

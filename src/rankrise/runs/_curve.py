@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-MOST_ENTRIES = 16_000_000  # of an array with gaps: of the theory's perturbations each has steps of its own
+MOST_ENTRIES = 16_000_000  # most entries of an array with gaps, such as perturbations that have steps of their own
+_MOST_NAMES = 24  # most names that a message lists
 Gaps = Literal["none", "tail", "heads"]
 Gaps.__doc__ = (
     "What may be missing from a recorded quantity: nothing, the tail of every spectrum, or whole heads of a step."
@@ -75,19 +76,20 @@ def read_curve(
     part = table.filter(pc.equal(table["quantity"], quantity))
     if not part.num_rows:
         names = pc.unique(table["quantity"]).to_pylist()
-        raise NotMeasurable(f"{source} has no quantity {quantity!r}. {_known(quantity, names)}")
+        raise NotMeasurable(f"{source} has no quantity {quantity!r:.80}. {_known(quantity, names)}")
     circuits = pc.unique(part["circuit"]).to_pylist()
     if circuit is None and len(circuits) > 1:
-        raise NotMeasurable(f"`circuit` must say which `{quantity}` is meant; {source} has {_list(circuits)}.")
+        known = _list(circuits)
+        raise NotMeasurable(f"`circuit` must say which `{quantity:.80}` is meant; {source} has {known}.")
     chosen = circuits[0] if circuit is None else circuit
     if chosen not in circuits:
-        raise NotMeasurable(f"{source} has no `{quantity}` of circuit {chosen!r}. {_known(chosen, circuits)}")
+        raise NotMeasurable(f"{source} has no `{quantity:.80}` of circuit {chosen!r:.80}. {_known(chosen, circuits)}")
     part = part.filter(pc.equal(part["circuit"], chosen))
     for name, place in (("layer", layer), ("head", head)):
         if place is not None:
             there = pc.unique(part[name]).to_pylist()
             if place not in there:
-                raise NotMeasurable(f"{source} has no `{quantity}` of {name} {place}; it has {_range(there)}.")
+                raise NotMeasurable(f"{source} has no `{quantity:.80}` of {name} {place}; it has {_range(there)}.")
             part = part.filter(pc.equal(part[name], place))
     return _dense(part, quantity, chosen, layer=layer, head=head)
 
@@ -97,8 +99,9 @@ def _dense(part: "pa.Table", quantity: str, circuit: str, *, layer: int | None, 
     columns = [part[name].to_numpy() for name in ("step", "layer", "head", "index")]
     found = [np.unique(column, return_inverse=True) for column in columns]
     shape_of_all = [len(places) for places, _ in found]
-    if math.prod(shape_of_all) > max(MOST_ENTRIES, 4 * part.num_rows):  # before anything of this size is made
-        raise NotMeasurable(f"The run has `{quantity}` of {circuit!r} at places that fit into no array: run it again.")
+    if math.prod(shape_of_all) > max(MOST_ENTRIES, 4 * part.num_rows):  # checked before anything of this size is made
+        what = f"`{quantity:.80}` of {circuit!r:.80}"
+        raise NotMeasurable(f"The run has {what} at places that fit into no array: run it again.")
     values: Array = np.full(shape_of_all, np.nan)
     values[tuple(place for _, place in found)] = part["value"].to_numpy()
     steps, *places = (tuple(int(place) for place in places) for places, _ in found)
@@ -113,7 +116,9 @@ def _known(name: str, names: list[str]) -> str:
 
 
 def _list(names: list[str]) -> str:
-    return ", ".join(sorted(repr(name) for name in names))
+    """The names in quotes. A stranger's table may hold many and long ones: these are cut."""
+    shown = ", ".join(f"{name!r:.40}" for name in sorted(names)[:_MOST_NAMES])
+    return f"{shown} and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else shown
 
 
 def _range(places: list[int]) -> str:

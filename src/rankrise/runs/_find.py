@@ -72,8 +72,8 @@ def _no_run(path: Path) -> str:
 def find_runs(folder: str | os.PathLike[str]) -> list[FoundRun]:
     """Every run below a folder, in the order of their paths; the folder itself may be a run.
 
-    Links are not followed, and nothing is looked for inside a run. The weights of finished runs are not read, so that a
-    folder of a thousand runs is searched in a second or two; `check_run` reads those of one run.
+    Links are not followed, and runs are not looked for inside a run. The weights of finished runs are not read, so that
+    a folder of a thousand runs is searched in a second or two; `check_run` reads the weights of one run.
 
     Args:
         folder: Where to look.
@@ -85,7 +85,7 @@ def find_runs(folder: str | os.PathLike[str]) -> list[FoundRun]:
 
 
 def check_run(path: str | os.PathLike[str]) -> FoundRun:
-    """The state of one run directory, of which every file is checked.
+    """Return the state of one run directory, after every file of it is checked.
 
     Raises:
         FileNotFoundError: The folder holds no run.

@@ -102,7 +102,7 @@ def find_stages(run: "RunData") -> tuple[RunStage, ...]:
     """
     found: list[RunStage] = []
     for name in ("loss", "train_loss"):
-        if run.has(name) and (loss := run.curve(name)).values.ndim == 1:  # not one for every head or layer
+        if run.has(name) and (loss := run.curve(name)).values.ndim == 1:  # not a loss for every head or layer
             found += _stages(loss.steps, loss.values, kind="loss")
             break
     for circuit in CIRCUITS:
@@ -170,7 +170,7 @@ def layer_means(run: "RunData", quantity: str, circuit: str) -> tuple[Sequence[i
 
 
 def whole_numbers(run: "RunData", most: int = 24) -> dict[str, Curve]:
-    """Numbers of the model as a whole, by name, the loss first: what the user logged, and what probes read."""
+    """The numbers of the model as a whole by name, the loss first: what the user logged, and what probes read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Numbers of the curves of runs: early means, final values, rank correlation, and runs that were recorded alike."""
+"""Numbers of the curves of runs: early means, rank correlation, and runs that were recorded alike."""
 
 from collections.abc import Sequence
 
@@ -29,14 +29,23 @@ def read_alike(runs: Sequence[RunData], quantity: str, circuit: str, *, gaps: Ga
     return parts
 
 
-def final_values(run: RunData, quantity: str, circuit: str) -> Array:
-    """The values at the last measurement, (layers, heads, index).
+def read_together(run: RunData, *quantities: str, circuit: str = "") -> tuple[Array, list[Array]]:
+    """Steps (S,), and for each of several quantities of one run everything measured at a step side by side, (S, n).
+
+    Args:
+        run: The run.
+        *quantities: The quantities, such as "loss" and "last_norm", which must have been recorded at the same steps.
+        circuit: The circuit; empty for numbers of the model as a whole.
 
     Raises:
-        NotMeasurable: The quantity is missing or incomplete.
+        NotMeasurable: A table is broken, or the quantities were recorded at different steps.
     """
-    values: Array = run.path(quantity, circuit).values[-1]
-    return values
+    parts = [run.path(quantity, circuit) for quantity in quantities]
+    steps = parts[0].steps
+    if not all(np.array_equal(part.steps, steps) for part in parts):
+        names = " and ".join(f"`{quantity}`" for quantity in quantities)
+        raise NotMeasurable(f"{run.source} has {names} at different steps: run it again.")
+    return steps, [part.values.reshape(len(steps), -1) for part in parts]
 
 
 def early_mean(steps: Array, values: Array, part: float = 0.05) -> Array:

@@ -66,7 +66,7 @@ class Progress:
 
     @property
     def words(self) -> str:
-        """All of this in words that do not name the run.
+        """Say in words what was tracked and how far the run is, without its name.
 
         >>> Progress("mine", "running", 2, (4, 4), 0, 400, 10, 0.5).words
         'running, 2 layers × 4 heads, steps 0 to 400, loss 0.5'
@@ -82,13 +82,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Overview(Progress):
-    """What `repr` of a run, `rankrise show` and the page of a run tell first.
+    """The summary with which `repr` of a run, `rankrise show` and the page of a run begin.
 
     Attributes:
         rows: One row for each circuit of each layer.
         stages: All stages in order of time.
-        notes: What the tracker said of the model, such as layers that are left out.
-        alerts: What the alerts of the tracker found, in order of time.
+        notes: The tracker's notes on the model, such as layers that are left out.
+        alerts: The alerts of the tracker in order of time.
     """
 
     rows: tuple[LayerRow, ...]
@@ -98,7 +98,7 @@ class Overview(Progress):
 
 
 def progress(run: "RunData") -> Progress:
-    """How far a run is; cheap, because no stages are looked for."""
+    """Return how far a run is; this is cheap, because no stages are looked for."""
     heads = [int(layer["num_heads"]) for layer in run.tracked_layers]
     steps = run.table["step"].to_numpy()
     return Progress(
@@ -114,7 +114,7 @@ def progress(run: "RunData") -> Progress:
 
 
 def overview(run: "RunData") -> Overview:
-    """Gather the overview of a run; what was not measured is left empty."""
+    """Gather the overview of a run; quantities that were not measured are left empty."""
     stages = run.stages()
     return Overview(
         **vars(progress(run)),

@@ -55,9 +55,9 @@ class RunData:
 
     @classmethod
     def of_followed(cls, folder: Path, followed: Followed) -> Self:
-        """A run whose spec and table were read by a `RunFollower`; steps at which a number is missing are left out."""
+        """Make a run from what a `RunFollower` has read; steps at which a number is missing are left out."""
         run = cls(folder, skip_broken_steps=True)
-        run.__dict__.update(_record=followed.spec, table=followed.table)  # where cached properties look first
+        run.__dict__.update(_record=followed.spec, table=followed.table)  # cached properties look here first
         return run
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class RunData:
         return _overview.overview(self)
 
     def progress(self) -> _overview.Progress:
-        """What was tracked and how far the run is, without its ranks and stages, which take longer to find."""
+        """What was tracked and how far the run is; ranks and stages are left out, because they take longer to find."""
         return _overview.progress(self)
 
     @property

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow as pa
 
-PLAN = "sweep.json"  # beside the runs: those that were asked for
-_MOST_ROWS, _MOST_VALUES = 40, 6  # that `repr` shows
+PLAN = "sweep.json"  # the file beside the runs that lists which runs were asked for
+_MOST_ROWS, _MOST_VALUES = 40, 6  # most rows and values that `repr` shows
 _LEFT = ("run", "experiment", "state")
 
 
@@ -28,8 +28,8 @@ class SweepRow:
 
     Attributes:
         run: The run; its folder may not exist yet.
-        experiment: The name of the experiment; empty for a run of anyone's own loop.
-        state: "finished", "running", "stopped" or "damaged", as of `find_runs`; "missing" if the run was asked for and
+        experiment: The name of the experiment; empty for a run of somebody's own training loop.
+        state: "finished", "running", "stopped" or "damaged", as in `find_runs`; "missing" if the run was asked for and
             has not begun.
         problem: Why the run is damaged, in a sentence; otherwise empty.
         fields: The fields of its spec by their paths.
@@ -45,7 +45,7 @@ class SweepRow:
     values: Mapping[str, float]
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values; a number that is not finite is null."""
+        """Return the row as JSON values; a number that is not finite becomes null."""
         values = {name: value if math.isfinite(value) else None for name, value in self.values.items()}
         place = {"folder": str(self.run.folder), "experiment": self.experiment, "state": self.state}
         return {**place, "problem": self.problem, "spec": dict(self.fields), "values": values}
@@ -90,7 +90,7 @@ class Sweep:
         return pa.table(columns)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The table as a pandas frame, where pandas is installed."""
+        """Return the table as a data frame of pandas, which must be installed."""
         need("pandas")
         return self.table.to_pandas()
 
@@ -117,14 +117,14 @@ class Sweep:
 def open_sweep(path: str | os.PathLike[str]) -> Sweep:
     """Open every run below a folder as one table.
 
-    Runs that `rankrise sweep` was asked for there and that have not begun are rows too, in state "missing".
+    Runs that `rankrise sweep` was asked for in this folder and that have not begun are rows in state "missing".
 
     Args:
         path: The folder of the runs.
 
     Raises:
-        FileNotFoundError: The folder holds no run, and none was asked for.
-        ValueError: The file of the runs that were asked for is damaged.
+        FileNotFoundError: The folder holds no run, and no run was asked for.
+        ValueError: The file that lists the runs that were asked for is damaged.
 
     >>> import tempfile, torch
     >>> from rankrise.store import create_run, scalar_rows
@@ -147,13 +147,13 @@ def open_sweep(path: str | os.PathLike[str]) -> Sweep:
 
 
 def read_sweep(folder: Path, runs: Sequence[Path]) -> Sweep:
-    """The sweep of some runs below a folder; those that are not there are "missing"."""
+    """Return the sweep of some runs below a folder; runs that are not there are "missing"."""
     asked = _asked(folder)
     return Sweep(folder, tuple(_row(path, asked.get(_name(folder, path), {})) for path in runs))
 
 
 def write_sweep_plan(folder: Path, specs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Note which runs are asked for in a folder, beside those that were asked for before.
+    """Write down which runs are asked for in a folder, in addition to those that were asked for before.
 
     Args:
         folder: The folder of the runs.
@@ -213,7 +213,7 @@ def _final(run: RunData) -> dict[str, float]:
 
 
 def _one_type(values: list[Any]) -> list[Any]:
-    """Values of one type, as a column needs them; as text if they are of several."""
+    """Return values of one type, because a column has one; values of several types become texts."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} or len(kinds) < 2:
         return [float(value) for value in values] if kinds == {int, float} and None not in values else values
@@ -221,7 +221,7 @@ def _one_type(values: list[Any]) -> list[Any]:
 
 
 def _short(name: str, names: Sequence[str]) -> str:
-    """The last part of a path, where that tells the fields apart."""
+    """Return the last part of a path if no other path ends with it, and else the whole path."""
     last = name.rpartition(".")[2]
     return last if [other.rpartition(".")[2] for other in names].count(last) == 1 else name
 

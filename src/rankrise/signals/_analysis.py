@@ -67,8 +67,8 @@ class FoundDrop:
     midpoint: float
     size: float
     confidence: float
-    drop: Drop  # in scaled units
-    shape: Shape  # in scaled units
+    drop: Drop  # numbers in scaled units
+    shape: Shape  # numbers in scaled units
 
 
 @dataclass(frozen=True)

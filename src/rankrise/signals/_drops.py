@@ -203,7 +203,7 @@ def fit_shape(t: Array, y: Array, *, start: float, end: float, size: float) -> S
 
 def _evaluate(t: Array, y: Array, m: Array, s: Array) -> tuple[Array, Array, Array, Array]:
     """Return the RSS and the size for every pair of midpoint and scale, and the pairs."""
-    from scipy.special import expit  # half a second, which a run without stages is shown without
+    from scipy.special import expit  # this import takes half a second, which a run without stages need not spend
 
     grid_m, grid_s = (g.ravel() for g in np.meshgrid(m, s, indexing="ij"))
     unit = t[-1] - t[0]

@@ -1,7 +1,8 @@
-"""Slingshots: late spikes of the training loss that the norm of the last layer ran up to.
+"""Slingshots: late spikes of the training loss at the end of a quick growth of the last layer's norm.
 
 Once a network has fitted its data, an adaptive optimiser may enter a cycle: the norm of the last layer grows quickly,
-the loss spikes, and the norm stays where it is. The definition below is ours; it asks for all parts of the cycle.
+the loss spikes, and the norm stays where it is. The definition in `detect_slingshots` is our own, and asks for all
+parts of the cycle.
 """
 
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from numpy.typing import ArrayLike
 from rankrise.signals._analysis import check_curve, check_fraction
 from rankrise.signals._trend import Array
 
-_FEWEST = 3  # samples from the trough to the peak
-_NOISES = 6.0  # how many times the noise a spike must rise
+_FEWEST = 3  # fewest samples from the trough to the peak
+_NOISES = 6.0  # a spike must rise at least so many times the noise of the curve
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Slingshot:
         loss_to: The loss at the spike.
         norm_from: The norm at the trough.
         norm_to: The norm at the spike.
-        is_open: Whether the record ends before it can be seen that the norm stays.
+        is_open: Whether the record ends too early to show that the norm stays.
     """
 
     trough: float
@@ -41,24 +42,24 @@ class Slingshot:
 
 @dataclass(frozen=True)
 class Slingshots:
-    """The slingshots of a run in order of time; an open one at the end is not counted among `closed`."""
+    """The slingshots of a run in order of time; the last one may be open, and `closed` leaves it out."""
 
     found: tuple[Slingshot, ...]
 
     @property
     def closed(self) -> tuple[Slingshot, ...]:
-        """Those whose plateau is in the record."""
+        """The slingshots after which the record shows that the norm stays."""
         return tuple(one for one in self.found if not one.is_open)
 
     @property
     def period(self) -> float:
-        """The median number of steps between spikes; NaN for fewer than two."""
+        """The median number of steps between spikes; NaN for fewer than two slingshots."""
         peaks = [one.peak for one in self.closed]
         return float(np.median(np.diff(peaks))) if len(peaks) > 1 else float("nan")
 
     @property
     def is_cyclic(self) -> bool:
-        """Whether there are two or more."""
+        """Whether there are two or more slingshots."""
         return len(self.closed) > 1
 
 
@@ -85,9 +86,9 @@ def detect_slingshots(
        share `steady` of the samples. If the record ends before peak + h, the growth up to its end is scaled up.
     4. At least h / 2 steps follow; with fewer, the slingshot is called open.
 
-    Ten samples or more of every cycle are needed. Take the loss of all training data, or its mean over an epoch, never
-    that of single batches. The noise of the curve is its standard deviation if it is white, from the
-    median size of the second differences of log₁₀ loss.
+    Every cycle needs ten samples or more. Take the loss of all training data, or its mean over an epoch, and never the
+    loss of single batches. The noise of the curve is the standard deviation of white noise, estimated from the median
+    size of the second differences of log₁₀ loss.
 
     Args:
         steps: Steps, strictly increasing (n,), n ≥ 20.
@@ -95,8 +96,8 @@ def detect_slingshots(
         norm: The norm of the last layer (n,).
         fitted: Share of the first loss below which the data count as fitted.
         decades: Least height of a spike.
-        ratio: How many times more the norm grows before the spike than after it.
-        least: Least growth of the norm, as a share of it.
+        ratio: How many times more the norm must grow before the spike than after it.
+        least: Least growth of the norm, as a share of the norm.
         steady: Least share of the samples before the spike in which the norm rises.
 
     Raises:
@@ -124,11 +125,11 @@ def detect_slingshots(
     log_loss = np.log10(np.maximum(y, y[y > 0].min()))
     noise = 1.4826 / np.sqrt(6) * float(np.median(np.abs(np.diff(log_loss, n=2))))
     decades = max(decades, _NOISES * noise)
-    from scipy.signal import find_peaks  # seconds, which everything else here is imported without
+    from scipy.signal import find_peaks  # this import takes seconds, which nothing else in this file needs
 
     peaks, _ = find_peaks(log_loss)
     found: list[Slingshot] = []
-    start = 0  # index after which the next trough may lie
+    start = 0  # index from which on the next trough may lie
     for peak in peaks:
         if peak <= start:
             continue
@@ -168,7 +169,7 @@ def _is_spike(log_loss: Array, trough: int, peak: int, decades: float) -> bool:
 def _is_open(
     t: Array, norm: Array, trough: int, peak: int, *, ratio: float, least: float, steady: float
 ) -> bool | None:
-    """False if the norm ran up to the peak and stayed, True if the record is too short to tell, None otherwise."""
+    """Return False if the norm ran up to the peak and stayed, True if the record is too short to tell, else None."""
     if peak - trough < _FEWEST:
         return None
     h = t[peak] - t[trough]

@@ -6,6 +6,7 @@ A run directory is written by one process, append-only, and sealed at its end; i
 from rankrise.store._alerts import Alert as Alert
 from rankrise.store._alerts import alert_rows as alert_rows
 from rankrise.store._alerts import read_alerts as read_alerts
+from rankrise.store._arrays import read_npy as read_npy
 from rankrise.store._arrays import read_npz as read_npz
 from rankrise.store._atomic import load_tensors as load_tensors
 from rankrise.store._atomic import replacing as replacing

@@ -1,4 +1,4 @@
-"""Arrays of an `.npz` that may come from somebody else: its headers are compared with a limit before it is unpacked."""
+"""Arrays of an `.npz` or `.npy` from somebody else: headers are compared with a limit before anything is allocated."""
 
 import io
 import math
@@ -7,7 +7,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rankrise.store._limits import MOST_BYTES
 from rankrise.store._untrusted import UntrustedInputError, open_file, show
@@ -15,7 +15,7 @@ from rankrise.store._untrusted import UntrustedInputError, open_file, show
 if TYPE_CHECKING:
     import numpy as np
 
-_SINGLE = b"\x93NUMPY"  # with this begins an .npy
+_SINGLE = b"\x93NUMPY"  # the first bytes of an .npy
 _HEAD_BYTES = 2**16
 _UNREADABLE = (  # what `zipfile` and numpy raise for a file that is no .npz
     ValueError, KeyError, EOFError, TypeError, RuntimeError, MemoryError, zlib.error, zipfile.BadZipFile,
@@ -28,17 +28,17 @@ def read_npz(
 ) -> "dict[str, np.ndarray[Any, Any]]":
     """Read arrays of real numbers from an `.npz`.
 
-    A large file may hold large arrays; a small one must not unpack to much (`RANKRISE_MOST_BYTES`). Every number counts
-    8 bytes, whatever it is stored as, because it may be read as float64.
+    A large file may hold large arrays, but a small file must not unpack to a large one (`RANKRISE_MOST_BYTES`). Every
+    number counts as 8 bytes whatever its dtype is, because it may be read as float64.
 
     Args:
         path: The file.
         names: The arrays to read; by default all.
-        argument: What the user calls the file, for the message.
+        argument: The name of the option or argument that gave the path, for messages.
 
     Raises:
         OSError: The file is missing or cannot be read.
-        UntrustedInputError: It is no such file, an array is missing, does not hold real numbers, or is too large.
+        UntrustedInputError: The file is no .npz, or an array is missing, holds no real numbers, or is too large.
 
     >>> import numpy as np, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "data.npz")
@@ -66,17 +66,60 @@ def read_npz(
             ) from error
 
 
-def _member(archive: zipfile.ZipFile, name: str, num_file_bytes: int) -> str:
-    """Return the name of a member of an .npz, once its header says that its numbers are few enough."""
+def read_npy(path: str | os.PathLike[str], *, argument: str) -> "np.ndarray[Any, Any]":
+    """Read the array of real numbers that an `.npy` holds; the limit is that of `read_npz`.
+
+    Args:
+        path: The file.
+        argument: What the user calls the file, for the message.
+
+    Raises:
+        OSError: The file is missing or cannot be read.
+        UntrustedInputError: It is no such file, does not hold real numbers, or is too large.
+
+    >>> import numpy as np, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "data.npy")
+    >>> np.save(path, [1, 2])
+    >>> read_npy(path, argument="data.npy")
+    array([1, 2])
+    """
     import numpy as np
 
+    with open_file(path) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            num_bytes = _check_header(io.BytesIO(file.read(_HEAD_BYTES)), "the array", size)
+            if num_bytes > size:
+                raise ValueError(f"the array has {num_bytes} bytes, more than the file")
+            file.seek(0)
+            array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
+        except (OSError, *_UNREADABLE) as error:
+            raise UntrustedInputError(
+                f"`{argument}` must be an .npy with an array of real numbers; {show(os.path.basename(path))}: "
+                f"{show(str(error)[:200])}. Write one with numpy.save(path, x)."
+            ) from error
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _member(archive: zipfile.ZipFile, name: str, num_file_bytes: int) -> str:
+    """Return the name of a member of an .npz, once its header says that its numbers are few enough."""
     member = f"{name}.npy"
     if member not in archive.namelist():
         raise KeyError(f"it holds no array {name}")
     if archive.getinfo(member).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise TypeError(f"{name} is compressed as numpy never does")
     with archive.open(member) as file:
-        head = io.BytesIO(file.read(_HEAD_BYTES))  # a header may claim gigabytes, which numpy would read first
+        _check_header(io.BytesIO(file.read(_HEAD_BYTES)), name, num_file_bytes)
+    return member
+
+
+def _check_header(head: BinaryIO, name: str, num_file_bytes: int) -> int:
+    """Refuse what is no array of real numbers, or has too many; return the bytes that the array takes in the file.
+
+    Only the first bytes of the file are given, because a header may claim gigabytes, which numpy would read first.
+    """
+    import numpy as np
+
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, _, dtype = read_header[np.lib.format.read_magic(head)](head)
     if dtype.kind not in "fiub":
@@ -86,7 +129,7 @@ def _member(archive: zipfile.ZipFile, name: str, num_file_bytes: int) -> str:
     num_bytes, most = 8 * math.prod(shape), max(MOST_BYTES.value(), 8 * num_file_bytes)
     if num_bytes > most:
         raise ValueError(f"{name} unpacks to {num_bytes} bytes, more than {most}. {MOST_BYTES.remedy}")
-    return member
+    return math.prod(shape) * int(dtype.itemsize)
 
 
 def _array(archive: zipfile.ZipFile, member: str) -> "np.ndarray[Any, Any]":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CHECKSUM = b"crc32"
 _MARK = b"\xff\xff\xff\xff"  # every message of an Arrow stream begins with this mark
 _BYTES_PER_ROW = 128  # a stream may have this many bytes for each allowed row; full blocks have about 50
-_MOST_CHUNKS, _MOST_LOOSE = 16, 10_000  # chunks and rows that a tail keeps as they are; more are packed
+_MOST_CHUNKS, _MOST_LOOSE = 16, 10_000  # most chunks and rows that a tail keeps unpacked
 _MOST_TRIES = 64  # how often the reader looks for a whole block after a torn one
 
 
@@ -129,14 +129,14 @@ def read_stream(folder: UntrustedFolder, name: str, *, most_rows: int | None = N
     import pyarrow as pa
 
     data = folder.read(name, most_bytes=_most_bytes(most_rows))
-    reader = _Reader(data, folder.show(name), most_rows)
+    reader = _Reader(folder.show(name), most_rows)
     num_torn = _read_blocks(reader, data)
     table = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
     return StreamContents(table, len(data) - reader.end, num_torn)
 
 
 class StreamTail:
-    """Reads a stream again and again, each time only the blocks that were added.
+    """Reads a stream again and again; each reading takes in only the blocks that were added since the one before.
 
     Between two readings all rows but the last ones are kept packed, in a fifth to a quarter of the memory of a table.
 
@@ -159,7 +159,7 @@ class StreamTail:
         self._num_rows = 0
 
     def read(self) -> "pa.Table":
-        """Return all rows so far. A file that was replaced, as on resuming, or cut, is read from its beginning.
+        """Return all rows so far. A file that was cut, or replaced as resuming does, is read again from its beginning.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -195,18 +195,18 @@ class StreamTail:
 
         data = self._head + new
         left = None if self._most_rows is None else self._most_rows - self._num_rows
-        reader = _Reader(data, self._folder.show(self._name), left, goes_on=bool(self._head))
+        reader = _Reader(self._folder.show(self._name), left, goes_on=bool(self._head))
         reader.end = len(self._head)
         _read_blocks(reader, data)
         self._end += reader.end - len(self._head)
         if not self._head:
             self._head = data[: reader.head]
         if reader.blocks:
-            # a copy, because blocks are views of what was read of the file, whose other half are heads of messages
+            # A copy is made, because blocks are views of the bytes of the file, half of which are heads of messages.
             new_rows = pa.Table.from_batches(reader.blocks, schema=schema()).combine_chunks()
             self._num_rows += new_rows.num_rows
             if self._loose["step"].num_chunks > _MOST_CHUNKS or self._loose.num_rows > _MOST_LOOSE:
-                self._pack()  # only now, so that a long run is opened without
+                self._pack()  # only from the second reading on, so that a long run opens quickly
             self._loose = pa.concat_tables([self._loose, new_rows])
 
 
@@ -230,14 +230,14 @@ def _read_blocks(reader: "_Reader", data: bytes) -> int:
 
 
 class _Reader:
-    """Collects the good blocks of a stream; with `goes_on` there may be none, because others were read before."""
+    """Collects the good blocks of a stream; if the reading `goes_on` from an earlier one there may be no new block."""
 
-    def __init__(self, data: bytes, where: str, most_rows: int | None, *, goes_on: bool = False) -> None:
+    def __init__(self, where: str, most_rows: int | None, *, goes_on: bool = False) -> None:
         self.blocks: list[pa.RecordBatch] = []
         self.head = 0  # length of the schema, which comes before the first block
         self.end = 0  # where the last good block ends
         self._num_rows = 0
-        self._data, self._where, self._most_rows, self._goes_on = data, where, most_rows, goes_on
+        self._where, self._most_rows, self._goes_on = where, most_rows, goes_on
 
     def read_from(self, begin: int, stream: bytes) -> bool:
         """Read blocks of a stream whose first block lies at `begin` of the file. Return whether one of them is good."""

@@ -1,4 +1,4 @@
-"""Follow a run that is being written: whether it has changed, and its table, of which only what is new is read."""
+"""Follow a run that is being written: tell whether it has changed, and read only the new part of its table."""
 
 import contextlib
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Followed:
 
     Attributes:
         state: "finished", "running" while a process writes it, or "stopped" if it was cut off.
-        spec: What was asked for.
+        spec: The spec of the run.
         table: All rows so far.
     """
 
@@ -36,7 +36,7 @@ class RunFollower:
     """Reads a run again and again through one handle on its folder, so that no link leads elsewhere.
 
     Args:
-        folder: The run. The follower closes it.
+        folder: The open folder of the run; the follower closes it.
 
     >>> import tempfile, torch
     >>> from rankrise.store import create_run, scalar_rows
@@ -60,15 +60,15 @@ class RunFollower:
         self._manifest: _schema.Manifest | None = None
 
     def close(self) -> None:
-        """Give up the handle."""
+        """Close the handle on the folder."""
         self._folder.close()
 
     def is_in(self, folder: UntrustedFolder) -> bool:
-        """Whether this follows the run in that directory."""
+        """Whether this follower reads the run in the given directory."""
         return self._folder.is_same(folder)
 
     def stamp(self) -> Stamp:
-        """What changes whenever a file of the run does; cheap, because nothing is read."""
+        """A value that changes whenever a file of the run changes; this is cheap, because no file is read."""
         return tuple(self._folder.stamp(name) for name in (_schema.NAME, "spec.json", STREAM, PARQUET))
 
     def state(self) -> str:
@@ -109,7 +109,7 @@ class RunFollower:
         return Followed("finished", self._spec, self._sealed)
 
     def _read_manifest(self) -> _schema.Manifest:
-        """The manifest; it and the spec are read again if the file has changed."""
+        """Return the manifest; if its file has changed, the manifest and the spec are read again."""
         stamp = self._folder.stamp(_schema.NAME)
         if self._manifest is None or stamp != self._manifest_stamp:
             self._manifest = _schema.read_manifest(self._folder)

@@ -64,7 +64,10 @@ class RunLock:
 
 
 def _take(descriptor: int) -> bool:
-    """Lock the file if nobody else has it; a reader that asks `is_locked` has it for an instant, so try again then."""
+    """Lock the file unless somebody else holds the lock.
+
+    A reader that asks `is_locked` holds the lock for an instant; therefore further attempts follow, with pauses.
+    """
     import fcntl
 
     for is_last in [False] * (_MOST_TRIES - 1) + [True]:
@@ -92,7 +95,7 @@ def is_locked(path: str | os.PathLike[str]) -> bool:
 
 
 def is_locked_in(folder: UntrustedFolder) -> bool:
-    """Whether some process is writing the run in an open folder; refusals are those of `is_locked`."""
+    """Whether some process is writing the run in an open folder; the errors are those of `is_locked`."""
     import fcntl
 
     try:

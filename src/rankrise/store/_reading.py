@@ -108,7 +108,7 @@ def is_sealed(path: str | os.PathLike[str]) -> bool:
 
     Raises:
         FileNotFoundError: There is no run at `path`.
-        ValueError: Its manifest is damaged or of an unknown version.
+        ValueError: The manifest of the run is damaged or of an unknown version.
     """
     return _schema.read_manifest(path).state == "sealed"
 
@@ -118,7 +118,7 @@ def verify_run(path: str | os.PathLike[str], *, with_weights: bool = True) -> No
 
     Args:
         path: The run.
-        with_weights: Whether to check the initial weights and the directions too, which take nearly all the time.
+        with_weights: Whether to check the initial weights and the directions too, which takes nearly all the time.
 
     Raises:
         FileNotFoundError: There is no run at `path`.

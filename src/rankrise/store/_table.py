@@ -181,10 +181,10 @@ def read_parquet(folder: UntrustedFolder, name: str, *, most_rows: int | None) -
 
 
 def _native(file: BinaryIO, most_bytes: int) -> "pa.Buffer":
-    """The content of a file in memory of Arrow's own.
+    """Return the content of a file in memory that belongs to Arrow.
 
-    Arrow's threads still let go of what they have read when the interpreter already ends. If that belonged to Python,
-    as what is read through a file of Python does, the process would abort.
+    Threads of Arrow still free what they have read while the interpreter ends. If that memory belonged to Python, as it
+    does when Arrow reads a file object of Python, the process would abort.
     """
     import pyarrow as pa
 

@@ -21,8 +21,8 @@ from typing import BinaryIO, Self
 _NO_WAIT = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 _DIRECTORY = getattr(os, "O_DIRECTORY", 0)
-_LONGEST_NAME = 255  # in bytes; file systems take no longer one
-_LONGEST_PATH = 1000  # of a file within its folder
+_LONGEST_NAME = 255  # bytes of a name; file systems take no longer one
+_LONGEST_PATH = 1000  # characters of the path of a file within its folder
 
 
 class UntrustedInputError(ValueError):
@@ -138,7 +138,7 @@ class UntrustedFolder:
             return False
 
     def stamp(self, name: str) -> tuple[int, int, int]:
-        """Inode, size and time of change of an entry, which tell whether it has changed; zeros if there is none."""
+        """Inode, size and time of change of an entry, which tell whether it has changed; zeros for a missing entry."""
         try:
             with self._parent(name) as (parent, last):
                 found = os.stat(last, dir_fd=parent, follow_symlinks=False)

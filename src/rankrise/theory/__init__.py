@@ -1,8 +1,8 @@
 """The theory as an engine: networks with diagonal or full weights, their gradient flow, and Algorithm 1.
 
 `diagonal` holds networks h(x; u ⊙ v), their flow at any α and their stages; `matrix` holds heads with full matrices.
-Data, losses, the step of the stiff solver and the status of a computation are shared by both. `lazy_flow` trains a
-network beside its linearisation.
+Both share data, losses, the step of the stiff solver and the status of a computation. `lazy_flow` trains a network
+beside its linearisation.
 """
 
 from rankrise.theory._lazy import TIGHT_CONSTANT as TIGHT_CONSTANT
@@ -23,6 +23,7 @@ from rankrise.theory.diagonal import DiagonalNetwork as DiagonalNetwork
 from rankrise.theory.diagonal import Flow as Flow
 from rankrise.theory.diagonal import PerturbationTest as PerturbationTest
 from rankrise.theory.diagonal import PerturbedFlow as PerturbedFlow
+from rankrise.theory.diagonal import StageEnsemble as StageEnsemble
 from rankrise.theory.diagonal import Stages as Stages
 from rankrise.theory.diagonal import StageTimes as StageTimes
 from rankrise.theory.diagonal import Transformer as Transformer
@@ -35,6 +36,7 @@ from rankrise.theory.diagonal import perturb_flow as perturb_flow
 from rankrise.theory.diagonal import perturb_minimum as perturb_minimum
 from rankrise.theory.diagonal import perturb_transition as perturb_transition
 from rankrise.theory.diagonal import solve_flow as solve_flow
+from rankrise.theory.diagonal import stage_ensemble as stage_ensemble
 from rankrise.theory.diagonal import stage_times as stage_times
 from rankrise.theory.diagonal import transformer as transformer
 from rankrise.theory.matrix import Circuit as Circuit

@@ -25,7 +25,7 @@ class DataLoss:
         y: Targets, samples along the first axis.
         loss: As for `DiagonalNetwork`.
         l2: Strength of the penalty on the products.
-        penalty: What the penalty is, for the message.
+        penalty: The penalty in words, for messages.
 
     Attributes:
         h: The network function.
@@ -37,7 +37,7 @@ class DataLoss:
         ValueError: If an argument breaks its rule.
     """
 
-    _call: ClassVar[str]  # h as its caller writes it
+    _call: ClassVar[str]  # a call of h as the user writes it
     _remedy: ClassVar[str]  # what to do if h expects other products
 
     def __init__(
@@ -68,7 +68,7 @@ class DataLoss:
 
     @property
     def data(self) -> tuple[Tensor, Tensor]:
-        """The inputs and the targets, as the network uses them."""
+        """The inputs and the targets, in the form in which the network uses them."""
         return self._x, self._y
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -76,11 +76,11 @@ class DataLoss:
             yield self._x[start : start + self._chunk], self._y[start : start + self._chunk]
 
     def _arguments(self, w: Tensor) -> tuple[Tensor, ...]:
-        """Return what h takes beside x."""
+        """Return the arguments that h takes after x."""
         raise NotImplementedError
 
     def _products_in_words(self) -> str:
-        """Return which products h is given."""
+        """Describe the products that h is given."""
         raise NotImplementedError
 
     def _chunk_loss(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 Legend: a model h(w) with outputs in R^n, trained on `R(α h(w)) = ½‖α h(w) − y‖²` by `dw/dt = −α⁻² ∇_w R(α h(w))` up to
 the time T; R₀ the loss at the start, L a Lipschitz constant of the Jacobian Dh, κ = (T/α) L √R₀.
 
-The linearised model h̄(w) = h(w₀) + Dh(w₀)(w − w₀) is trained alike. The distance of the two is what κ controls. The
-constants of the bound are written from memory of a published theorem; they agree with every check that the tests make,
-and are not quoted from its text. The tight family is derived here.
+The linearised model h̄(w) = h(w₀) + Dh(w₀)(w − w₀) is trained in the same way, and κ controls the distance between the
+two. The constants of the bound are written from memory of a published theorem, and not quoted from its text; they agree
+with every check that the tests make. The tight family is derived here.
 """
 
 import math
@@ -20,7 +20,7 @@ from torch import Tensor
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._tasks import ArrayLike
 
-TIGHT_CONSTANT = 4 * math.exp(-2)  # error of the tight family over κ √R₀, as κ → 0
+TIGHT_CONSTANT = 4 * math.exp(-2)  # limit of the tight family's error over κ √R₀ for κ → 0
 _RTOL, _ATOL = 1e-10, 1e-13
 
 
@@ -60,14 +60,14 @@ class LazyModel:
 
 
 def tight_model(end: float, lipschitz: float, initial_loss: float) -> LazyModel:
-    """The scalar model whose error is of the order of the bound, for every T, L and R₀.
+    """Make the scalar model whose error is of the order of the bound, for every T, L and R₀.
 
-    `h(w) = w / √T + L w² / 2` from w₀ = 0 with y = √(2 R₀). To first order in κ its error at time T is
-    4e⁻² κ √R₀ = 0.541 κ √R₀: the linear model's weight is w(t) = α √T y (1 − e^{−t/T}) / α², and the square moves the
-    output by what integrates to this number.
+    The model is `h(w) = w / √T + L w² / 2` from w₀ = 0, with the target y = √(2 R₀). To first order in κ its error at
+    time T is 4e⁻² κ √R₀ = 0.541 κ √R₀: the weight of the linear model is w(t) = α √T y (1 − e^{−t/T}) / α², and the
+    effect of the square term on the output, integrated up to T, is this number.
 
     Args:
-        end: T, the time up to which it is trained.
+        end: T, the time up to which the model is trained.
         lipschitz: L.
         initial_loss: R₀.
 
@@ -87,7 +87,7 @@ def tight_model(end: float, lipschitz: float, initial_loss: float) -> LazyModel:
 
 
 def kappa(alpha: float, end: float, *, lipschitz: float, initial_loss: float) -> float:
-    """`κ = (T / α) L √R₀`, which has no unit: lazy training needs κ ≪ 1, so α has to grow with the time only.
+    """Return `κ = (T / α) L √R₀`, which has no unit. Lazy training needs κ ≪ 1, so that α has to grow like T.
 
     >>> kappa(100.0, 10.0, lipschitz=2.0, initial_loss=4.0)
     0.4
@@ -99,8 +99,8 @@ def kappa(alpha: float, end: float, *, lipschitz: float, initial_loss: float) ->
 def linearisation_bound(kappa: float, initial_loss: float) -> float:
     """`min(6 κ √R₀, √(8 R₀))`: the most that the outputs of the two models can differ.
 
-    It holds for T ≤ α² ρ² / R₀ if Dh is L-Lipschitz on the ball of radius ρ about w₀. The constant 6 is written from
-    memory; the largest ratio that the tests meet is a tenth of the bound.
+    The bound holds for T ≤ α² ρ² / R₀ if Dh is L-Lipschitz on the ball of radius ρ about w₀. The constant 6 is written
+    from memory; the largest difference in the tests is a tenth of the bound.
 
     >>> linearisation_bound(0.01, 1.0)
     0.06
@@ -116,10 +116,10 @@ def lazy_flow(
     Both are integrated by an explicit method of order 8 with relative tolerance 1e-10.
 
     Args:
-        h: From the weights (p,) to the outputs (n,), in float64 and differentiable.
+        h: Takes the weights (p,), and returns the outputs (n,); it must be differentiable and work in float64.
         start: w₀, (p,).
         targets: y, (n,).
-        alpha: The factor on the outputs; the model is lazier the larger it is.
+        alpha: The factor on the outputs; a larger factor makes the model lazier.
         times: Increasing, from 0 or later.
 
     Raises:

@@ -1,8 +1,8 @@
-"""What plain optimisers share, whatever the weights: torch's optimisers by name, the order of samples, and checks.
+"""What plain optimisers share for weights of any form: torch's optimisers by name, the order of samples, and checks.
 
 Symbols:
     η, λ        learning rate and weight decay, the gradient of ½ λ ‖θ‖² added to that of L
-    β, ε        Adam's decay rates of the two averages, and what it adds to the root of the second
+    β, ε        Adam's decay rates of the two averages, and the number that it adds to the root of the second
 """
 
 import math

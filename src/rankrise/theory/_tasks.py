@@ -58,7 +58,7 @@ def as_samples(x: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor]:
     """Return inputs and targets as `as_data` does, once they are finite and have the same number of samples.
 
     Raises:
-        ValueError: If the numbers of samples differ or are zero, or an entry is not finite.
+        ValueError: If the numbers of samples differ or are zero, a sample has no entry, or an entry is not finite.
 
     >>> x, y = as_samples([[1.0], [2.0]], [0, 1])
     >>> x.shape, y.dtype
@@ -72,6 +72,11 @@ def as_samples(x: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor]:
             "put samples along the first axis of both."
         )
     for name, data in (("x", x), ("y", y)):
+        if data.numel() == 0:
+            raise ValueError(
+                f"`{name}` must hold at least one number for every sample; got shape {tuple(data.shape)}: "
+                "leave no axis empty."
+            )
         if data.is_floating_point() and not bool(data.isfinite().all()):
             bad = int((~data.isfinite()).sum())
             raise ValueError(f"`{name}` must be finite; got {bad} entries that are not: drop or repair those samples.")
@@ -154,8 +159,8 @@ def random_feed_forward(
     Raises:
         ValueError: If x is no batch of tokens, or there is no layer or no head.
     """
-    if x.dim() != 3:
-        raise ValueError(f"`x` must have shape (N, n, d); got {tuple(x.shape)}: samples, tokens, dimension.")
+    if x.dim() != 3 or x.shape[2] == 0:
+        raise ValueError(f"`x` must have shape (N, n, d), d ≥ 1; got {tuple(x.shape)}: samples, tokens, dimension.")
     if layers < 1 or heads < 1:
         raise ValueError(f"`layers` and `heads` must be at least 1; got {layers} and {heads}: ask for a network.")
     d = x.shape[2]

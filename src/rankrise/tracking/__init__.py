@@ -1,8 +1,8 @@
 """Watch the rank rise in any PyTorch transformer, in any training loop.
 
 `RankTracker` is the whole interface of a training loop; `rankrise.tracking.integrations` adapts it to HF Trainer and
-Lightning. A `Quantity` measures the weights, a `Probe` gradients and activations; both give a `Measurement`. Probes
-for any model are in `rankrise.tracking.probes`.
+Lightning. A `Quantity` measures the weights, and a `Probe` measures gradients and activations; both give a
+`Measurement`. Probes for any model are in `rankrise.tracking.probes`.
 """
 
 from rankrise.store import Alert as Alert

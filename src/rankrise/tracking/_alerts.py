@@ -25,7 +25,7 @@ class Trace:
     Attributes:
         steps: When they were made, (n,).
         layers: What the axis of layers counts.
-        values: By quantity, (n, 2, layers, heads): the circuits are "kq" and "vo". NaN where nothing was measured.
+        values: Arrays (n, 2, layers, heads) by quantity, for circuits "kq" and "vo"; NaN where nothing was measured.
     """
 
     steps: tuple[int, ...]
@@ -69,8 +69,8 @@ class RankCollapse:
     """The effective rank of what a layer has learned falls to a share of what it was a few spectra before.
 
     The number is the effective rank of Δ of a circuit, mean over the heads of the layer. It is compared with the
-    largest one among the `window` measurements of spectra that come before. Those at which Δ was still much smaller do
-    not count: what has just begun to be learned is noise, whose rank is high.
+    largest one among the `window` measurements of spectra that come before. Measurements at which Δ was still much
+    smaller do not count, because a change that has just begun is noise, whose rank is high.
 
     Args:
         share: An alert is raised if the effective rank is below this share of the largest one.
@@ -98,13 +98,15 @@ class RankCollapse:
 class RankOneSpike:
     """The change of a head is overtaken by one direction within a measurement.
 
-    The largest singular value of Δ of a circuit was nearly steady over the window, jumps to several times what it ever
-    was there, and the stable rank is then nearly 1. A change that grows fast because it has just begun is not steady.
+    The largest singular value of Δ of a circuit was nearly steady over the window and jumps to several times its
+    largest value there, and the stable rank is then nearly 1. A change that grows fast because it has just begun is not
+    steady.
 
     Args:
-        jump: How many times the largest singular value before, at least.
-        most_rank: The stable rank of a spike, at most.
-        steady: How many times the smallest the largest singular value of the window before the spike may be.
+        jump: The least ratio of the singular value to the largest one in the window before.
+        most_rank: The largest stable rank that a spike may have.
+        steady: The most that the singular value may vary in the window before the spike: its largest value over its
+            smallest one.
         window: How many measurements to look at, the last one included.
     """
 

@@ -11,12 +11,12 @@ from rankrise.store import RunFollower, UntrustedFolder, show
 
 
 class LiveCell:
-    """A sink that draws the run again in its cell when it is told numbers, at most every few seconds.
+    """A sink that draws the run again in its cell when it is given numbers, at most every few seconds.
 
     Args:
         folder: The run directory.
-        seconds: How long a drawing stands at least.
-        update: Shows HTML in the place of what was shown before.
+        seconds: The least time between two drawings.
+        update: Shows HTML in place of what was shown before.
     """
 
     def __init__(self, folder: Path, seconds: float, update: Callable[[str], None]) -> None:
@@ -40,7 +40,7 @@ class LiveCell:
 
 
 def notebook_display() -> Callable[[str], None] | None:
-    """Make a place for HTML in the cell that runs now, and return what fills it; None outside a notebook."""
+    """Make a place for HTML in the cell that runs now, and return a function that fills it; None outside a notebook."""
     shell: Any = sys.modules.get("IPython")
     if shell is None or getattr(shell.get_ipython(), "kernel", None) is None:
         return None
@@ -52,7 +52,7 @@ def notebook_display() -> Callable[[str], None] | None:
 
 
 def no_notebook(folder: Path) -> str:
-    """What to say where there is no cell to draw in.
+    """Return the message where there is no cell to draw in.
 
     >>> no_notebook(Path("runs/mine"))
     '`live` draws in a notebook, and this is none. In a terminal: rankrise serve runs/mine'

@@ -102,7 +102,7 @@ def _is_plain(value: object) -> bool:
 
 
 def read_weights(model: nn.Module, names: Iterable[str], *, keep: bool = True) -> dict[str, Tensor]:
-    """Whole weights by name, as they are now. They are copied only if they had to be gathered or computed.
+    """Return whole weights by name, as they are now. Only weights that had to be gathered or computed are copies.
 
     Args:
         model: The model in training.

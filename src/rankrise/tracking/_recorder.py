@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _RECORDING = "Recording to the run directory"
-_MOST_LATE_BYTES = 2**26  # of rows that are kept in memory while the disk refuses them
+_MOST_LATE_BYTES = 2**26  # most bytes of rows that are kept in memory while the disk refuses them
 _MOST_PENDING = 200  # scalars are written at the latest when so many wait
 FEWEST_STEPS = 3  # after which weights that have not moved are worth a warning: a warm-up may begin with a rate of 0
 _SECONDS = 1.0  # scalars on the CPU are written after this time, if a step comes
@@ -95,7 +95,7 @@ class Recorder:
             self._copy(step, scalars, measurements)
 
     def show(self, folder: Path, seconds: float) -> None:
-        """Draw the run in the cell of the notebook that runs now, again and again; elsewhere say that this is none."""
+        """Draw the run again and again in the notebook cell that runs now; outside a notebook, warn instead."""
         update = notebook_display()
         if update is None:
             self.say(no_notebook(folder), key="live")
@@ -111,7 +111,7 @@ class Recorder:
                 on_alert(alert)
 
     def detach(self, probe: Probe) -> None:
-        """Take a probe off the model; what it raises is said."""
+        """Take a probe off the model; an error that it raises becomes a warning."""
         with self.guard_all(f"Detaching {type(probe).__name__}"):
             probe.detach()
 

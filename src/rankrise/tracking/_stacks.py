@@ -19,7 +19,7 @@ from rankrise.tracking._schedule import Schedule
 
 Guard = Callable[[str], contextlib.AbstractContextManager[object]]
 MATRICES = ("q", "k", "v", "o")
-_GROUP_BYTES = {"cpu": 2**22, "cuda": 2**27}  # of float32 weights
+_GROUP_BYTES = {"cpu": 2**22, "cuda": 2**27}  # most bytes of float32 weights in a group
 
 
 @dataclass

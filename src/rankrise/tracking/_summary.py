@@ -8,7 +8,7 @@ from rankrise.tracking._measurement import Measurement
 from rankrise.tracking._quantities import OF_WEIGHTS, QUANTITIES
 
 PREFIX = "rankrise/"  # every name in a summary begins with it
-_SUMMARISED = "stable_rank"  # of the quantities that every run measures, the one that tells the story
+_SUMMARISED = "stable_rank"  # the quantity in which stages are seen; every run measures it
 
 
 def layer_summary(measurements: Iterable[Measurement]) -> dict[str, float]:

@@ -45,7 +45,7 @@ class Targets:
         """Refuse a model that is no longer read in the same way.
 
         Raises:
-            ValueError: Its heads, linear weights or adapters have changed.
+            ValueError: The heads, linear weights or adapters of the model have changed.
         """
         if self.head_map is not None:
             refuse_changed_heads(self.head_map, resolve(model))

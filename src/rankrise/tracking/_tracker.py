@@ -277,9 +277,9 @@ class RankTracker:
             self._recorder.sync()
 
     def live(self, *, seconds: float = 2.0) -> None:
-        """Show the loss and the ranks by layer in this cell of a notebook while training runs, before the loop begins.
+        """Show the loss and the ranks by layer in this cell of a notebook while training runs; call it before the loop.
 
-        Drawing happens between two steps, at most every `seconds`. Elsewhere a warning names `rankrise serve`.
+        The curves are drawn between two steps, at most every `seconds`. Outside a notebook a warning says what to do.
         """
         if self.is_recording:
             self._recorder.show(self.out, seconds)

@@ -25,6 +25,7 @@ from rankrise.view._figure import is_finite as is_finite
 from rankrise.view._figure import numbers as numbers
 from rankrise.view._figure import to_csv as to_csv
 from rankrise.view._json import figure_json as figure_json
+from rankrise.view._latent_figure import latent_figure as latent_figure
 from rankrise.view._networks import CIRCUITS as CIRCUITS
 from rankrise.view._networks import Circuit as Circuit
 from rankrise.view._networks import band_words as band_words
@@ -63,5 +64,5 @@ from rankrise.view._stages_figure import stages_figure as stages_figure
 if TYPE_CHECKING:
     from rankrise.view._diff_page import diff_page as diff_page
 
-# the page of a diff reads checkpoints with torch, whose import would take most of the time of drawing a run
+# The page of a diff reads checkpoints with torch, whose import would take most of the time of drawing a run.
 __getattr__, __dir__ = _lazy_names(__name__, {"_diff_page": ["diff_page"]})

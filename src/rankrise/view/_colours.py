@@ -96,7 +96,7 @@ def colour_ramps() -> dict[str, list[str]]:
 
 
 def run_colours() -> dict[str, list[str]]:
-    """The colours of things without an order, such as runs, for a light and for a dark page."""
+    """Return colours for things without an order, such as runs, for a light and for a dark page."""
     light = [*OKABE_ITO.values(), GREY]
     return {"light": light, "dark": [_DARK.get(colour, colour) for colour in light if colour != OKABE_ITO["sky"]]}
 

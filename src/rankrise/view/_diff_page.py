@@ -179,7 +179,7 @@ def _map(
     lines = list(dict.fromkeys(line(row) for row in rows))
     columns = sorted({row.layer for row in rows})
     high = max(known)
-    low = min(*known, high / 10) if logarithmic else 0.0  # so that values that differ by rounding alone have one colour
+    low = min(*known, high / 10) if logarithmic else 0.0  # values that differ by rounding alone get one colour
     left = 12 + 7 * max(len(text) for text in lines)
     width = _WIDE if len(columns) <= _MOST_NUMBERS else _NARROW
     cells = []

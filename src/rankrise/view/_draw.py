@@ -183,7 +183,7 @@ def _draw_trace(axes: "Axes", trace: Trace, colour: str, num: int) -> None:
     if trace.style == "steps":  # the limit must be visible over the curves that converge to it
         layer, width = 4.0, 1.3
     elif trace.style == "dashed":
-        width *= 0.8  # so that a curve below it shows at its edges
+        width *= 0.8  # narrower, so that a curve below it shows at its edges
     axes.plot(trace.x, trace.y, color=colour, lw=width, ls=dashes, drawstyle=steps, zorder=layer)
 
 

@@ -1,4 +1,4 @@
-"""What the probes of `rankrise.tracking` saw over training: entropy of attention, slingshots, rank of the kernel."""
+"""Figures of what probes read during training: entropy of attention, slingshots, rank of the kernel."""
 
 from typing import TYPE_CHECKING
 
@@ -95,13 +95,13 @@ def kernel_rank_over_training(runs: "Mapping[str, RunData]") -> FigureData:
 
 
 def slingshots(runs: "Mapping[str, RunData]") -> FigureData:
-    """Loss, norm of the last layer, absorbed samples and test accuracy; of one run with the slingshots marked.
+    """Loss, norm of the last layer, absorbed samples and test accuracy; in a figure of one run slingshots are marked.
 
     Args:
         runs: Runs by label, of trackers with a `ClassifierProbe` that were told the loss.
 
     Raises:
-        NotMeasurable: A run has no norms of a last layer, or no loss at the steps at which they were measured.
+        NotMeasurable: A run has no norms of a last layer, or no loss at the steps at which the norms were measured.
     """
     losses, norms, absorbed, accuracy, peaks = [], [], [], [], []
     for label, run in runs.items():
@@ -136,7 +136,7 @@ def slingshots(runs: "Mapping[str, RunData]") -> FigureData:
 
 
 def _loss_at(run: "RunData", steps: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """The recorded loss at these steps."""
+    """Return the recorded loss at these steps."""
     at, loss = run.scalar_path("loss")
     places = np.searchsorted(at, steps).clip(max=len(at) - 1)
     if not np.array_equal(at[places], steps):
@@ -165,7 +165,7 @@ def _figure(
 
 
 def _heads(run: "RunData", quantity: str, probe: str) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
-    """Steps (S,), and a quantity of every head of every layer, (S, heads in all)."""
+    """Return the steps (S,), and a quantity of all heads of all layers side by side, (S, heads)."""
     steps, values = _whole(run, quantity, "kq", probe)
     return steps, values.reshape(len(steps), -1)
 

@@ -22,8 +22,8 @@ def laziness_by_scale(
 
     Args:
         found: Runs by the factor of their initial weights, of trackers with a `LazinessProbe` and a `KernelProbe`;
-            several of one factor differ in their seed only.
-        name: The name of the experiment; a part of the names of files.
+            runs of one factor differ in their seed only.
+        name: The name of the experiment, which becomes a part of the names of files.
         network: The network and its data in a few words, for the title.
         about: What was run, in words without a full stop, for the caption.
 

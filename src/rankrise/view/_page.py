@@ -76,7 +76,7 @@ def plotly_script() -> str | None:
 def _environment(folder: Path) -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    loader = FileSystemLoader([folder, _ASSETS])  # which has the parts that all pages use
+    loader = FileSystemLoader([folder, _ASSETS])  # the second folder has the parts that all pages use
     found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     found.filters["subscripts"] = to_html
     return found

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rankrise.runs import HeadChange, Overview, RunData, RunStage
 
 ENERGY = 0.9  # share of the squared change of every matrix that the advised ranks keep
-_MOST_STAGES = 6  # of a layer that a cell of the table lists
-_MOST_ALERTS = 10  # that are told; a run may have one for every head
+_MOST_STAGES = 6  # most stages of a layer that a cell of the table lists
+_MOST_ALERTS = 10  # most alerts that are shown, because a run may have one for every head
 _ROLES = ("q", "k", "v", "o")
 
 
@@ -183,7 +183,7 @@ def _is_broken(run: "RunData", overview: "Overview") -> bool:
 
 
 def _others(run: "RunData") -> list[str]:
-    """The last of what the user logged beside the loss, and of what probes read, with names."""
+    """Return the last values of what the user logged beside the loss and of what probes read, with their names."""
     curves = {name: curve.values for name, curve in whole_numbers(run).items() if name not in ("loss", "train_loss")}
     found = {name: values[np.isfinite(values)] for name, values in curves.items()}
     if run.has("attention_entropy_share", "kq"):

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rankrise.theory import Flow, Stages
 
 _TIME = Axis("time / log(1/α)", low=0.0)
-_AFTER = 1.1  # the last plateau of a limit without a flow is drawn up to this multiple of the last stage
+_AFTER = 1.1  # without a flow, the last plateau is drawn up to this multiple of the time of the last stage
 
 
 def stages_figure(
@@ -19,7 +19,7 @@ def stages_figure(
     Args:
         stages: Stages of the limit, or of a predicted run; drawn as steps.
         flow: A flow of the same network; drawn as lines, each in the colour of its coordinate.
-        num_coordinates: How many coordinates to draw: those whose products are largest at the end.
+        num_coordinates: How many coordinates to draw; those with the largest products at the end are chosen.
 
     Raises:
         ValueError: Neither is given, or they have different numbers of weights.
@@ -47,7 +47,7 @@ def stages_figure(
             values = stages.products[rows, i].tolist()
             if flow is None:
                 products.append(Trace(times, numbers(values), f"q[{i}]", f"q[{i}]", style="steps", at_end=True))
-            else:  # the corners of the steps, because dashes cannot be steps
+            else:  # a dashed trace cannot be drawn as steps, so that it gets the corners of the steps
                 across, up = _corners(list(times), values)
                 products.append(Trace(numbers(across), numbers(up), "", f"q[{i}]", style="dashed"))
         marks = tuple(Mark(time) for time in first[1:] if time <= end)

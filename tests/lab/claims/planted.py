@@ -158,8 +158,12 @@ def network(
     data=None,
     num_heads=2,
     seed=0,
+    more=(),
 ):
-    """A trained network: stable ranks (layers, measurements) after the start; heads that differ by ±0.1."""
+    """A trained network: stable ranks (layers, measurements) after the start; heads that differ by ±0.1.
+
+    `more` are further blocks of its table.
+    """
     if kq is None and vo is None:
         kq, vo = ((1.5, 2, 2.5), (1.5, 2.5, 3)), ((2, 3, 4), (3, 4, 5))
     kq, vo = kq or vo, vo or kq  # the other circuit alike
@@ -183,7 +187,7 @@ def network(
     blocks.append(rows(10 * ranks.shape[1], "test_accuracy", [accuracy]))
     model = {"kind": "vit", "width": width, "head_dim": head_dim, "init_scale": init_scale}
     spec = {"kind": "training", "model": model, "data": {"name": data or data_of(name)}, "training": {"epochs": epochs}}
-    return seal(root, name, seed, spec, blocks)
+    return seal(root, name, seed, spec, [*blocks, *more])
 
 
 def family(root, base, *, ranks, accuracies=(0.6, 0.6, 0.6, 0.5), circuit="kq", seed=0):

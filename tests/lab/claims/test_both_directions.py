@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.lab.claims import planted
+from tests.lab.claims import gauged, planted
 
 from rankrise.lab.claims import claims, evaluate_claims
 from rankrise.lab.claims._evaluate import PREDICATES, _evaluate
@@ -251,6 +251,7 @@ CASES = [
     ),
     of_network("lower-than-random", "kq", LOW, HIGH, name="vit-digits-random-labels"),
     of_network("rises", "kq", RISING, FALLING, name="vit-cifar10-sgd"),
+    *gauged.CASES,
 ]
 
 

@@ -20,7 +20,7 @@ def spoil(blocks, quantity, value):
     """
     table = pa.Table.from_batches(blocks)
     names, circuits = (table[name].to_numpy() for name in ("quantity", "circuit"))
-    found = [np.flatnonzero((names == quantity) & (circuits == circuit)) for circuit in ("", "kq", "vo")]
+    found = [np.flatnonzero((names == quantity) & (circuits == circuit)) for circuit in ("", "kq", "vo", "ntk")]
     places = [rows[len(rows) // 2] for rows in found if len(rows)]
     if value == "layer":
         layers = table["layer"].to_numpy()

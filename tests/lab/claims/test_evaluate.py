@@ -12,7 +12,6 @@ from rankrise.lab.claims import claims, describe_claims, evaluate_claims
 from rankrise.lab.claims._evaluate import PREDICATES
 from rankrise.lab.claims._single_networks import random_stable_rank
 from rankrise.lab.experiments import NamedSpec, experiments, run_experiment, to_json, vary
-from rankrise.lab.experiments.specs._gauged import GAUGED
 
 PAGE = Path(__file__).parents[3] / "docs" / "claims.md"
 
@@ -38,8 +37,9 @@ def test_claims_need_experiments_that_exist():
     known = experiments()
     assert {name for predicate in PREDICATES for name in predicate.needs} <= set(known)
     used = {name for predicate in PREDICATES for name in predicate.needs}
-    unused = set(known) - used - {experiment.name for experiment in GAUGED}
-    assert unused == {"toy-flow-1e-1", "toy-matrix-head"}
+    without = {"modular-eps", "modular-sgd", "modular-transformer"}  # never near where a softmax rounds, or slow
+    without |= {f"vit-digits-regime-{factor}" for factor in ("3", "0.3", "0.03")}  # for the figure
+    assert set(known) - used == {"toy-flow-1e-1", "toy-matrix-head", *without}
 
 
 def test_without_runs_nothing_is_tested():

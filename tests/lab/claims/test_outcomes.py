@@ -21,14 +21,22 @@ def test_every_claim_belongs_to_a_topic_and_every_topic_but_the_last_has_a_numbe
         assert not claim.in_words or claim.in_words.format(value=0.123456789) != claim.in_words
 
 
-def test_outcomes_are_nine_in_the_order_of_the_topics():
+def test_outcomes_are_seven_in_the_order_of_the_topics():
     found = outcomes([verdict("holds"), verdict("fails"), verdict("not tested", topic="3", value=None)])
-    assert [outcome.title for outcome in found] == list(TOPICS.values())
-    assert len(found) == 9
-    assert [outcome.answer for outcome in found].count("not tested") == 8
+    assert [outcome.title for outcome in found] == list(TOPICS.values())[:7]
+    assert len(found) == 7
+    assert [outcome.answer for outcome in found].count("not tested") == 6
     assert (found[2].answer, found[2].counts) == ("partly", "1 of 2 claims hold")
     assert found[3].counts == "1 claim was not tested"
     assert sum(outcome.num_untested for outcome in found) == 1
+
+
+def test_all_topics_beyond_the_paper_are_one_outcome():
+    beyond = list(TOPICS)[6:]
+    assert beyond[0] == "beyond"
+    assert len(beyond) > 1
+    found = outcomes([verdict("holds", topic=topic) for topic in beyond])
+    assert (found[-1].title, len(found[-1].held)) == ("Beyond the paper", len(beyond))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.processes import start, wait
 
 from rankrise.lab.experiments import _carry_out as module
 from rankrise.lab.experiments import (
@@ -19,21 +18,18 @@ from rankrise.lab.experiments import (
 )
 from rankrise.lab.experiments._carry_out import DURATIONS, Estimator, guess_seconds, read_durations, write_durations
 from rankrise.lab.experiments._execute import RunNumbers, RunReport
-from rankrise.store import RunBusyError, load_run, verify_run
+from rankrise.store import RunBusyError
 
 
 class Watch:
     def __init__(self):
-        self.begun, self.ended, self.awaited = [], [], []
+        self.begun, self.ended = [], []
 
     def begin(self, run, number, total, estimate, after):
         self.begun.append((run.name, number, total, estimate > 0, after >= 0))
 
     def update(self, report):
         pass
-
-    def wait(self, run):
-        self.awaited.append(run.name)
 
     def end(self, attempt, after):
         self.ended.append((attempt.run.name, attempt.fate))
@@ -117,79 +113,18 @@ def test_only_whole_runs_teach_durations(tmp_path, plans, monkeypatch):
     assert estimate_seconds(plans, out=tmp_path, device="cpu") < before
 
 
-def test_what_another_process_writes_is_left_for_the_end(tmp_path, plans, monkeypatch):
-    order = []
-
-    def execute(plan, *, device, progress):
-        order.append(plan.name)
-        if plan.name == "vit-cifar10" and len(order) == 1:
-            raise RunBusyError("another writes it")
-        return RunReport(plan.name, plan.hash, plan.folder, plan.spec, "finished", RunNumbers(0, {}, {}))
-
-    monkeypatch.setattr(module, "execute_run", execute)
+def test_a_run_that_another_process_writes_is_told_and_the_others_finish(tmp_path, plans, monkeypatch):
+    fake(monkeypatch, {"vit-cifar10": RunBusyError("another writes it")})
     attempts = carry_out(plans, out=tmp_path, device="cpu")
-    assert order == ["vit-cifar10", "vit-cifar100", "gpt2-wikitext2", "vit-cifar10"]
-    assert [(attempt.run.name, attempt.fate) for attempt in attempts] == [(plan.name, "finished") for plan in plans]
+    assert [attempt.fate for attempt in attempts] == ["failed", "finished", "finished"]
+    assert attempts[0].message.startswith("Another process is writing this run: wait until that process has ended")
 
 
-def test_who_ends_first_waits_for_the_other(tmp_path, plans, monkeypatch):
-    """Until the other has finished its run; that it waits is said once."""
-    fake(monkeypatch, {"vit-cifar100": RunBusyError("another writes it")})
-    naps = []
-
-    def sleep(seconds):
-        naps.append(seconds)
-        if len(naps) == 3:
-            other = run_experiment("vit-cifar100", scale="smoke", out=tmp_path, device="cpu")
-            assert other.status == "finished"
-
-    monkeypatch.setattr(module.time, "sleep", sleep)
-    watch = Watch()
-    attempts = carry_out(plans, out=tmp_path, device="cpu", watch=watch)
+def test_a_run_that_another_process_has_done_since_is_skipped(tmp_path, plans, monkeypatch):
+    run_experiment("vit-cifar100", scale="smoke", out=tmp_path, device="cpu")
+    fake(monkeypatch, {"vit-cifar100": AssertionError()})
+    attempts = carry_out(plans, out=tmp_path, device="cpu")
     assert [attempt.fate for attempt in attempts] == ["finished", "skipped", "finished"]
-    assert len(naps) == 3
-    assert watch.awaited == ["vit-cifar100"]
-
-
-def test_what_another_process_gives_up_is_taken_over(tmp_path, plans, monkeypatch):
-    fates = {"vit-cifar100": RunBusyError("another writes it")}
-    fake(monkeypatch, fates)
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: fates.clear())
-    attempts = carry_out(plans, out=tmp_path, device="cpu")
-    assert [attempt.fate for attempt in attempts] == ["finished"] * 3
-
-
-def test_the_rest_does_not_count_what_another_process_has_done(tmp_path, plans, monkeypatch):
-    """Neither in the number of the run nor in the time that is left."""
-    fake(monkeypatch, {})
-    for name in ("vit-cifar100", "gpt2-wikitext2"):
-        run_experiment(name, scale="smoke", out=tmp_path, device="cpu")
-    said = []
-    watch = Watch()
-    watch.begin = lambda run, number, total, estimate, after: said.append((run.name, number, total, after))
-    carry_out(plans, out=tmp_path, device="cpu", watch=watch)
-    assert said == [("vit-cifar10", 3, 3, 0)]
-
-
-def test_two_processes_share_a_plan(tmp_path):
-    """Both carry the same plan out at the same time: none fails, and every run is as one process makes it."""
-
-    def work(number):
-        plans = [plan_run(name, scale="smoke", out=tmp_path) for name in ("toy-stages", "vit-cifar10")]
-        attempts = carry_out(plans, out=tmp_path, device="cpu")
-        (tmp_path / f"fates-{number}").write_text(" ".join(attempt.fate for attempt in attempts))
-
-    workers = [start(lambda number=number: work(number)) for number in range(2)]
-    assert [wait(worker) for worker in workers] == [0, 0]
-    fates = [(tmp_path / f"fates-{number}").read_text().split() for number in range(2)]
-    for pair in zip(*fates, strict=True):
-        assert "finished" in pair
-        assert set(pair) <= {"finished", "skipped"}
-    for name in ("toy-stages", "vit-cifar10"):
-        alone = run_experiment(name, scale="smoke", out=tmp_path / "alone", device="cpu").folder
-        shared = tmp_path / name / alone.name
-        verify_run(shared)
-        assert load_run(shared).equals(load_run(alone))
 
 
 # How long runs take: measured beats guessed, guesses are corrected, the file beside the runs may be anything

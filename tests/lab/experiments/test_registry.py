@@ -31,7 +31,7 @@ def test_names():
         "vit-cifar10-ceng501",
         *(f"vit-digits-scale-{factor}" for factor in ("1", "0.3", "0.1", "0.03")),
         *(f"{base}-{name}" for base in BASES for name in ("relu", "sgd", "random-labels", "wide")),
-        *(f"vit-digits-hot{name}" for name in ("", "-sigma", "-sigma-attention", "-spectral-norm", "-warmup")),
+        *(f"vit-digits-hot{name}" for name in ("", "-sigma", "-sigma-qkv", "-spectral", "-warmup")),
         *(f"vit-digits-decay-{decay}" for decay in ("0.1", "1", "10")),
         *(f"vit-digits-{name}" for name in ("post-norm", "no-norm", "bare", "bare-sigma", "sigma", "sgd-sigma")),
         *(f"vit-digits-regime-{factor}" for factor in ("10", "3", "1", "0.3", "0.1", "0.03")),
@@ -92,21 +92,21 @@ def test_hot_digits_differ_from_the_registrys_in_rate_schedule_and_length_only(s
     assert (hot.data, hot.model, hot.probes) == (plain.data, plain.model, ("entropy",))
     assert hot.training.learning_rate == pytest.approx(30 * plain.training.learning_rate)
     assert (hot.training.warmup_epochs, hot.training.schedule) == (0, "constant")
-    for name in ("sigma", "sigma-attention", "spectral-norm"):
+    for name, reparam in {"sigma": "sigma", "sigma-qkv": "sigma_attention", "spectral": "spectral_norm"}.items():
         other = ALL[f"vit-digits-hot-{name}"].spec(scale)
         assert replace(other, training=replace(other.training, reparam="none")) == hot
-        assert other.training.reparam == name.replace("-", "_")
+        assert other.training.reparam == reparam
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
 def test_modular_experiments_differ_in_what_they_say_only(scale):
     base = ALL["modular-adam"].spec(scale)
-    assert replace(ALL["modular-adam-zero-sum"].spec(scale), loss="cross_entropy") == base
-    assert replace(ALL["modular-adam-loss64"].spec(scale), loss="cross_entropy") == base
-    assert replace(ALL["modular-adam-fp64"].spec(scale), precision="fp32") == base
-    tiny = ALL["modular-adam-fp64-tiny"].spec(scale)
+    assert replace(ALL["modular-zero-sum"].spec(scale), loss="cross_entropy") == base
+    assert replace(ALL["modular-loss64"].spec(scale), loss="cross_entropy") == base
+    assert replace(ALL["modular-fp64"].spec(scale), precision="fp32") == base
+    tiny = ALL["modular-fp64-tiny"].spec(scale)
     assert replace(tiny, precision="fp32", epsilon=1e-8, num_steps=base.num_steps) == base
-    assert replace(ALL["modular-adam-fp64-tiny-zero-sum"].spec(scale), loss="cross_entropy") == tiny
+    assert replace(ALL["modular-fp64-tiny-zero-sum"].spec(scale), loss="cross_entropy") == tiny
 
 
 @pytest.mark.parametrize("name", TRAINING)

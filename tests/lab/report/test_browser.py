@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.lab.claims import planted
+from tests.lab.figures.test_toy import full_runs
 from tests.lab.report.test_page import DEMO, HOSTILE, runs, verdict  # noqa: F401 a fixture
 
-from rankrise.lab.figures import build_figure, figure_ids
+from rankrise.lab.figures import build_figure, figure_ids, takes_experiment
 from rankrise.lab.report import write_report
 from rankrise.view import Axis, Cells, FigureData, Order, Panel, Trace
 from rankrise.view._colours import _luminance, colour_ramps, shade
@@ -31,8 +33,11 @@ def browser():
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, runs):  # noqa: F811
+    folder = tmp_path_factory.mktemp("more-runs")
+    adam = [planted.adam_phases(folder, starts=[(1, 1, 2, 2), (1, 4, 7, 9)])]
+    drawn = runs | full_runs(folder) | {"toy-adam-phases": adam}
     figures = [
-        build_figure(i, runs, **({} if i.startswith("toy") else {"experiment": "vit-cifar10"})) for i in figure_ids()
+        build_figure(i, drawn, **({"experiment": "vit-cifar10"} if takes_experiment(i) else {})) for i in figure_ids()
     ]
     verdicts = [verdict(), verdict("b", "fails"), verdict("c", "not tested", value=None)]
     return write_report(tmp_path_factory.mktemp("report"), figures, verdicts, runs, {"python": "3.12"})

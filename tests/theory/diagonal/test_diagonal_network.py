@@ -140,6 +140,14 @@ def test_exchangeable_heads_have_equal_gradients_at_zero() -> None:
     ("make", "message"),
     [
         (lambda: theory.linear(torch.ones(3, 2), torch.ones(4)), r"`x` and `y` must hold the same, positive number"),
+        (
+            lambda: theory.attention_head(torch.ones(3, 0, 2), torch.ones(3, 0, 2)),
+            r"`x` must hold at least one number for every sample; got shape \(3, 0, 2\): leave no axis empty\.",
+        ),
+        (
+            lambda: theory.transformer(torch.ones(3, 2, 0), torch.ones(3, 2, 0), layers=1, heads=1),
+            r"`x` must have shape \(N, n, d\), d ≥ 1; got \(3, 2, 0\)",
+        ),
         (lambda: theory.linear(torch.ones(3, 2, 2), torch.ones(3)), r"`x` must have shape \(N, p\)"),
         (lambda: theory.attention_head(torch.ones(3, 2), torch.ones(3, 2)), r"`x` must have shape \(N, n, d\)"),
         (lambda: theory.linear(torch.ones(3, 2), torch.ones(3), loss="mes"), r"got 'mes'\. Did you mean 'mse'"),

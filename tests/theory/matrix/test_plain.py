@@ -8,29 +8,33 @@ from tests.theory.matrix.plain import PlainHead, PlainStages
 from rankrise import theory
 
 
-def compare(seed, d, samples, tokens, num_stages):
-    """Limits agree to 1e-6, times at 1e-64 that are not flagged to 1e-4."""
+def compare(seed, d, samples, tokens, num_stages, log10_alphas=(-64,)):
+    """Limits agree to 1e-6, times to 1e-4, also flagged ones; how many are not flagged, for each α."""
     net = head(seed, d, samples, tokens)
     stages = theory.matrix_stages(net, max_stages=num_stages, rtol=1e-5)
     plain = PlainStages(PlainHead(*head_data(seed, d, samples, tokens)), num_stages=num_stages)
     assert plain.matrices == list(stages.matrices)
     np.testing.assert_allclose(stages.times, plain.times, rtol=1e-6)
     factors = [factor.numpy() for factor in start(net, seed)]
-    prediction = stages.predict(factors, log10_alpha=-64)
     starts = [np.concatenate(pair) for pair in zip(factors[::2], factors[1::2], strict=True)]
-    measured = plain.predict(starts, log10_alpha=-64, digits=220)
-    trusted = [k for k, flagged in enumerate(prediction.flagged) if not flagged and k not in prediction.turned]
-    np.testing.assert_allclose(prediction.times.numpy()[trusted], np.array(measured)[trusted], rtol=1e-4)
-    return len(trusted)
+    num_trusted = []
+    for log10_alpha in log10_alphas:
+        prediction = stages.predict(factors, log10_alpha=log10_alpha)
+        measured = plain.predict(starts, log10_alpha=log10_alpha, digits=220 * log10_alpha // -64)
+        assert not prediction.turned
+        np.testing.assert_allclose(prediction.times.numpy(), np.array(measured), rtol=1e-4)
+        num_trusted.append(sum(not flagged for flagged in prediction.flagged))
+    return num_trusted
 
 
 def test_a_fresh_head_agrees_with_the_plain_implementation():
-    assert compare(41, 2, 24, 4, num_stages=3) == 3
+    assert compare(41, 2, 24, 4, num_stages=3) == [3]
 
 
 @pytest.mark.slow
 def test_a_larger_fresh_head_agrees_with_the_plain_implementation():
-    assert compare(42, 3, 24, 4, num_stages=4) >= 2
+    """At 1e-64 its transitions overlap, and all times but the first are flagged, although they agree."""
+    assert compare(42, 3, 24, 4, num_stages=4, log10_alphas=(-64, -128)) == [1, 4]
 
 
 def times_by(rule, stages):

@@ -41,7 +41,7 @@ def ask(url, path, *, method="GET", headers=None):
 
 @contextlib.contextmanager
 def events(url, path="events"):
-    """The events of a stream as (name, data), one after the other, for as long as somebody asks."""
+    """Yield the events of a stream as (name, data), one after the other, until the caller stops."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
     with contextlib.closing(connection):

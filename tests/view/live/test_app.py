@@ -104,7 +104,7 @@ def test_verdicts_that_are_none_are_passed_over(tmp_path, content):
 
 
 def test_no_script_makes_markup_of_a_text():
-    """What a run is called reaches the page as text; the policy in the headers would stop a script anyway."""
+    """The name of a run reaches the page as text; the policy in the headers would stop a script anyway."""
     scripts = {path.name: path.read_text() for path in (Path(live.__file__).parent / "assets").glob("*.js")}
     assert "list.js" in scripts
     for name, text in scripts.items():

@@ -53,9 +53,9 @@ def measure_layer(
     Args:
         base: The base.
         tuned: The tuned, or an adapter.
-        pairs: By the names that the layer was resolved from; all of its own are there.
+        pairs: Pairs by the names that the layer was resolved from; every name of the layer is there.
         layer: Which.
-        step: Of the rows.
+        step: The step that the rows get.
         unchanged: Names of weights that are known to be the same in both, and are not read again.
         device: Where to measure.
     """
@@ -179,7 +179,7 @@ def circuit_floor(
         right: (heads, e, r) now.
         left0: The base's.
         right0: The base's.
-        variances: Of the rounding in every entry of `left − left0` and `right − right0`.
+        variances: Variances of the rounding in every entry of `left − left0` and `right − right0`.
         heads: (heads,), which of them to take; the others, which may hold NaN, are 0.
 
     >>> ones, generator = torch.ones(1, 50, 4), torch.Generator().manual_seed(0)

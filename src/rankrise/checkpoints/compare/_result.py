@@ -63,7 +63,7 @@ class Row:
     null_effective_rank: float | None = None
     null_energy_rank_90: float | None = None
     intruders: int | None = None  # leading directions of the tuned weight that are new to the base
-    least_cosine: float | None = None  # of a leading direction with the base's leading directions
+    least_cosine: float | None = None  # least cosine of a leading direction with the base's leading directions
     null_least_cosine: float | None = None  # the same of a random change of this size; None where there is no candidate
     overlap: float | None = None  # cosine between this change and that of the step before
     spectrum: tuple[float, ...] = ()

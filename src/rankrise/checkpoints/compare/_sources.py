@@ -193,7 +193,7 @@ def jumps(
 
 class _Turn(NamedTuple):
     angle: float  # between two changes
-    in_units: float  # of the angle that independent steps would give
+    in_units: float  # the angle over the one that independent steps would give
 
 
 def _stands_out(turn: _Turn, others: Sequence[_Turn]) -> bool:

@@ -1,5 +1,6 @@
 """A diff as a person reads it in a terminal: the summary first, then a table by layer, then heads."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,7 +9,13 @@ from rankrise.checkpoints.compare._result import Diff, Row, Total, relative_size
 from rankrise.checkpoints.files import show
 
 _MOST_ROWS = 60
-_LEFT = ("weight", "shape", "dtype", "layer")
+_LEFT = ("weight", "shape", "dtype", "layer", "attention")
+# Whole words of a name: T5 calls the last layer of its feed-forward `DenseReluDense.wo`, and `network` has a `wo` too.
+_ATTENTION = re.compile(
+    r"att(n|ention)|(^|[._])(query|key|value|qkv)([._]|$)|(^|\.)([qkvo]_(proj|lin|head)|to_[qkv]|w[qkvo]|wqkv)(\.|$)",
+    re.IGNORECASE,
+)
+_FEED_FORWARD = re.compile(r"mlp|ffn|feed_?forward|densereludense|experts?\.", re.IGNORECASE)
 _COLUMNS = ("step", "relative", "stable_rank", "effective_rank", "energy_rank_90", "rank_above_floor", "overlap")
 
 
@@ -84,13 +91,18 @@ def layer_table(diff: Diff, step: int | None = None) -> list[dict[str, str]]:
 
 
 def head_table(diff: Diff, step: int | None = None) -> list[dict[str, str]]:
-    """A line for every head: both circuits."""
+    """A line for every head: both circuits. Where a model has several towers, each line names the attention.
+
+    Layers of attention are numbered through, so that the first layer of a second tower is not layer 0.
+    """
     heads: dict[tuple[int, int], dict[str, Row]] = {}
     for row in diff.circuits(step):
         heads.setdefault((row.layer, row.head), {})[row.circuit] = row
+    has_towers = len({re.sub(r"\d+", "#", row.name) for rows in heads.values() for row in rows.values()}) > 1
     lines = []
     for (layer, head), rows in sorted(heads.items()):
-        line = {"layer": str(layer), "head": str(head)}
+        name = {"attention": show(next(iter(rows.values())).name, 64)} if has_towers else {}
+        line = {"layer": str(layer), **name, "head": str(head)}
         for circuit, row in sorted(rows.items()):
             line |= {
                 f"{circuit} relative": percent(row.relative) if row.status == "changed" else row.status,
@@ -249,10 +261,8 @@ def _groups(rows: Sequence[Row]) -> list[tuple[str, float]]:
 
 
 def _part(row: Row) -> str:
-    name = row.name.lower()
     if row.kind == "vector":
         return "norms and biases"
     if row.layer < 0:
         return "embeddings and heads"
-    words = ("attn", "attention", "query", "key", "value", "q_proj", "k_proj", "v_proj", "o_proj", "qkv", "wq", "wo")
-    return "attention" if any(word in name for word in words) else "mlp"
+    return "attention" if _ATTENTION.search(row.name) and not _FEED_FORWARD.search(row.name) else "mlp"

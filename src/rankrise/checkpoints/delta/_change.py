@@ -17,10 +17,10 @@ from rankrise.checkpoints.delta._decomposition import Blocks
 from rankrise.checkpoints.files import Checkpoint
 from rankrise.checkpoints.match import Pair
 
-HELD_BYTES = 2**31  # of tensors held: a change, or a change and the factors of others; what is larger is read again
+HELD_BYTES = 2**31  # most bytes of tensors that are held at a time; a change that is larger is read again
 BLOCK_ELEMENTS = 2**18  # 1 MB in float32: it stays in the cache, and its memory is used again without page faults
 _ONE_PIECE = 2**21  # a change up to this size is read in one piece: putting blocks together would cost more
-_READ_AGAIN_ELEMENTS = 2**24  # of a change that is too large to hold, whose every block costs a product
+_READ_AGAIN_ELEMENTS = 2**24  # elements of a block of a change that is too large to hold; every block costs a product
 
 
 class Block(NamedTuple):
@@ -40,7 +40,7 @@ class Matrix:
     pair: Pair
     name: str
     shape: tuple[int, int]
-    expert: int | None = None  # which of a stack
+    expert: int | None = None  # which expert of a stack
     device: str = "cpu"
 
     @property

@@ -21,12 +21,12 @@ from rankrise.linalg import symmetric_eigen, thin_svd
 
 Blocks = Callable[[], Iterable[Tensor]]  # each call goes through the rows of Δ once more
 _START, _SPARE = 24, 8  # directions at first, and those beyond the ones that are trusted
-_EXACT_FROM = 0.25  # of the small side: with more directions the Gram matrix is cheaper
+_EXACT_FROM = 0.25  # share of the small side: with more directions than this the Gram matrix is cheaper
 _SETTLED = 5e-3  # relative fall of error² between two iterations at which they end
 _ITERATIONS = 12
 _CHUNK = 2**20  # entries worked on at a time: they stay in cache for both products
-_DROP = {torch.float32: 1e-6, torch.float64: 1e-12}  # of σ₁: what is left of rounding
-_RESOLVED = {torch.float32: 1e-3, torch.float64: 1e-7}  # of σ₁: ΔᵀΔ V keeps directions down to √eps and blurs the rest
+_DROP = {torch.float32: 1e-6, torch.float64: 1e-12}  # share of σ₁ below which a value is rounding
+_RESOLVED = {torch.float32: 1e-3, torch.float64: 1e-7}  # share of σ₁, about √eps, below which ΔᵀΔ V blurs directions
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,8 @@ _MOST_BASE, _MOST_TUNED = 40, 10
 _PARTS = 8  # K is at most an eighth of the smaller side, so that a random direction is far from the span
 _FIRST, _AGAIN = 12, 6  # iterations from a random start, and from the directions of the base
 _SPARE = 8
-_INTRUDER = 0.5  # of the paper
-_MARGIN = 0.8  # of the null, which differs by a few percent from draw to draw
+_INTRUDER = 0.5  # the cosine below which the paper calls a direction an intruder
+_MARGIN = 0.8  # share of the cosine of the null, which differs by a few percent from draw to draw
 _DRAWS = 8
 _IN_THE_BASE = 0.5  # a direction with a larger e_j is not new
 

@@ -17,10 +17,10 @@ from rankrise.checkpoints.delta._change import BLOCK_ELEMENTS, HELD_BYTES, Matri
 from rankrise.linalg import rank_above_floor, storage_dtype
 
 _SPECTRUM_WORK = {"cpu": 2**25, "cuda": 2**28}  # elements of a matrix whose floor is found in full
-_READ_AGAIN_ELEMENTS = 2**24  # of a change that is not held: few blocks, because each costs a Gram matrix
+_READ_AGAIN_ELEMENTS = 2**24  # elements of a block of a change that is not held; every block costs a Gram matrix
 _NUM_VECTORS = 8
 _MOST_PASSES = 24
-_GROWTH = 1e-3  # of σ̂² in a pass: below it the iteration stops
+_GROWTH = 1e-3  # the iteration stops once σ̂² grows by less than this share in a pass
 _COMFORT = 1e-12, 1e12  # squares of such numbers add up in float32
 _LARGEST = float(torch.finfo(torch.float32).max)  # a change beyond it is read again in float64
 

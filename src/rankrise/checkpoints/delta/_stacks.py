@@ -52,7 +52,7 @@ def decompose_stack(
     Args:
         delta: The change.
         shape: (E, d1, d2).
-        decompose: Of one expert's change, (d1, d2).
+        decompose: Decomposes one expert's change, (d1, d2).
     """
     experts, rows, columns = shape
     parts = tuple(decompose(row.reshape(rows, columns)) for block in delta.blocks() for row in block)

@@ -45,12 +45,12 @@ class LowRankDelta:
     a: str  # tensors of the adapter
     b: str
     scale: float
-    shape: tuple[int, int]  # of the change, as the weight is stored
+    shape: tuple[int, int]  # shape of the change, in the order in which the weight is stored
     rank: int
     kept: str = "peft"  # "peft": A (rank, in), B (out, rank); "mlx": their transposes
     transposed: bool = False  # the weight is stored (in, out): Conv1D and embeddings
     by_parameter: bool = False  # the config names the weight (`target_parameters`) and not its module
-    expert: int | None = None  # which of a stack: A is then (experts · rank, in) and B (out, rank · experts)
+    expert: int | None = None  # which expert of a stack, where A is (experts · rank, in) and B (out, rank · experts)
     alpha: str = ""  # tensor that states alpha, in a LoRA file of kohya or diffusers
 
     @property
@@ -66,7 +66,7 @@ class LowRankDelta:
         """`left` (m, rank) and `right` (n, rank) in float64 with `left rightᵀ` the change as the weight is stored.
 
         Args:
-            read: From a tensor's name to the tensor, such as `Checkpoint.read`.
+            read: Takes a tensor's name, and returns the tensor, as `Checkpoint.read` does.
         """
         a, b = (read(name).to(torch.float64) for name in (self.a, self.b))
         if self.kept == "mlx":

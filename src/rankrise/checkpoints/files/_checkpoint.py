@@ -48,9 +48,9 @@ class Checkpoint:
     parts: Mapping[str, Part] = field(repr=False)  # by tensor
     deltas: Mapping[str, LowRankDelta] = field(default_factory=dict, repr=False)  # by weight
     scales: Mapping[str, WeightScale] = field(default_factory=dict, repr=False)  # by weight
-    identities: tuple[tuple[int, int], ...] = ()  # of the files the tensors are in
+    identities: tuple[tuple[int, int], ...] = ()  # device and inode of the files that hold the tensors
     notes: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the header, of one safetensors file
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # header of a lone safetensors file
 
     @property
     def is_adapter(self) -> bool:

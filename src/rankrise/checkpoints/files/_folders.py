@@ -24,7 +24,7 @@ _JSON_BYTES = 100 * 2**20
 class File:
     """A regular file as it was when it was found; opening it later refuses another one in its place."""
 
-    path: Path  # as the user knows it
+    path: Path  # the path that the user gave
     real: Path
     size: int
     identity: tuple[int, int]
@@ -69,7 +69,7 @@ def find_inside(folder: Path, name: str) -> File:
     if not store.is_part(name) or "\\" in name:
         raise ValueError(f"A file named by {show(folder)} must lie directly in it; got {show(name)}.")
     path = folder / name
-    real = Path(os.path.realpath(path))  # which a loop of links does not stop
+    real = Path(os.path.realpath(path))  # a loop of links does not stop `realpath`
     if leads_out(folder, real):
         raise ValueError(f"{show(path)} must not lead out of its folder; it is a link to elsewhere. It was not read.")
     return _file(path, real)

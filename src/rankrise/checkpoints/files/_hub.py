@@ -5,6 +5,7 @@ import re
 from os import PathLike
 from pathlib import Path
 
+from rankrise._arguments import hub_hint
 from rankrise._extras import require
 from rankrise.checkpoints.files._folders import show
 
@@ -24,15 +25,18 @@ def local_path(path: str | PathLike[str], *, allow_torch_load: bool = False) -> 
         allow_torch_load: Whether pickles may be read.
 
     Raises:
+        FileNotFoundError: The path does not exist and is no name with a revision.
         ModuleNotFoundError: A name on the hub, and huggingface_hub is not installed.
         ValueError: The hub has no such name, or cannot be reached and the cache does not have it.
 
-    >>> local_path("runs/mine")
-    PosixPath('runs/mine')
+    >>> local_path(".")
+    PosixPath('.')
     """
-    match = _NAME.fullmatch(os.fspath(path))
-    if match is None or ".." in match["revision"] or os.path.lexists(path):
+    if os.path.lexists(path):
         return Path(path)
+    match = _NAME.fullmatch(os.fspath(path))
+    if match is None or ".." in match["revision"]:
+        raise FileNotFoundError(f"{show(path)} does not exist.{hub_hint(path)}")
     require("A checkpoint on the hub", "huggingface_hub", otherwise="or download it and name its folder")
     import huggingface_hub
 

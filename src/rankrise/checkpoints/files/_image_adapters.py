@@ -29,15 +29,17 @@ _FORMS = (
     re.compile(r"(?P<stem>.+)\.lora_(?P<kind>A|B)\.weight"),
     re.compile(r"(?P<stem>.+)(?:\.lora|_lora|\.lora_linear_layer)\.(?P<kind>down|up)\.weight"),
 )
+_NOT_LORA = re.compile(r".+\.(hada_w[12]|lokr_w[12]|oft_blocks|oft_diag)\w*")  # LoHa, LoKr and OFT
 _MERGE = "Merge it into its base first."
 
 
 def image_kind(tensors: Mapping[str, TensorInfo]) -> str | None:
     """Return "kohya" or "diffusers" for a LoRA file of image trainers, by its names; None for any other file.
 
-    A file of PEFT has the same `lora_A` and `lora_B` as one of diffusers, below `base_model.`.
+    A file of PEFT has the same `lora_A` and `lora_B` as one of diffusers, below `base_model.`. Files of LoHa, LoKr and
+    OFT are called "kohya" too, so that they are refused as what they are and not taken for a whole model.
     """
-    if any(_KOHYA.fullmatch(name) for name in tensors):
+    if any(_KOHYA.fullmatch(name) or _NOT_LORA.fullmatch(name) for name in tensors):
         return "kohya"
     has_pairs = any(form.fullmatch(name) for name in tensors for form in _FORMS)
     return "diffusers" if has_pairs and not any(name.startswith("base_model.") for name in tensors) else None
@@ -49,9 +51,9 @@ def image_deltas(
     """Map each weight that a LoRA file changes to what is added to it; and notes on how the file was read.
 
     Args:
-        tensors: Of the file.
-        metadata: Of its header.
-        read: From a name to a tensor; only the alphas are read.
+        tensors: Places of the tensors in the file, by name.
+        metadata: The metadata of the file's header.
+        read: Takes a name, and returns the tensor; only the alphas are read.
 
     Raises:
         ValueError: More than plain LoRA (DoRA, LoHa, LoKr, Tucker factors); half of a pair; shapes that do not fit; an
@@ -69,7 +71,9 @@ def image_deltas(
                 raise ValueError(f"A module must have one pair of factors; {show(match['stem'])!r} has two. {_MERGE}")
     alphas = {name: name.removesuffix(".alpha").removesuffix("_lora") for name in rest if name.endswith(".alpha")}
     stated = {stem: name for name, stem in alphas.items() if stem in pairs}
-    if other := next((name for name in rest if name not in stated.values()), None):
+    others = [name for name in rest if name not in stated.values()]
+    if others:
+        other = next((name for name in others if _NOT_LORA.fullmatch(name)), others[0])  # and not its alpha
         raise ValueError(f"A LoRA file must be plain LoRA, scale · up · down; it has {show(other)!r}. {_MERGE}")
     configs = _configs(metadata)
     deltas = {}

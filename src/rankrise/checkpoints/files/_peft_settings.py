@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rankrise.checkpoints.files._folders import show
 
 _LONGEST_KEY = 1000  # a name has up to 500 characters, and each may be escaped
-_MOST_LENGTH = 500_000  # of all keys together; those of a thousand modules have fifty thousand characters
+_MOST_LENGTH = 500_000  # most characters of all keys together; a thousand modules have fifty thousand
 _MOST_WORK = 1_000_000_000  # comparisons of a character; a thousand modules with a key each take forty million
 _TOKEN = re.compile(r"(?P<gap>\.\*)|(?P<or>\|)|(?P<place>[\^$])|(?P<one>\\[^\w\s]|\\[dw]|[\w.-])")
 _MEND = "Mend its config."

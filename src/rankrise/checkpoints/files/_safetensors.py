@@ -136,11 +136,20 @@ def check_name(file: File, name: str) -> None:
         )
 
 
+_LFS = b"version "  # how a pointer of Git LFS begins; as the length of a header it would be 2.3e18
+
+
 def _header(file: File) -> tuple[dict[str, Any], int]:
     with file.open() as descriptor:
         if file.size < 8:
             raise _unsound(file, f"it has {file.size} bytes")
-        length = int.from_bytes(read_bytes(descriptor, 0, 8), "little")
+        first = read_bytes(descriptor, 0, 8)
+        if first == _LFS:
+            raise ValueError(
+                f"{show(file.path)} must hold weights; it is a pointer of Git LFS, and the weights are elsewhere. "
+                "Fetch them with `git lfs pull`, or download the file."
+            )
+        length = int.from_bytes(first, "little")
         if length > min(_HEADER_BYTES, file.size - 8):
             raise _unsound(file, f"its header claims {length} bytes of the file's {file.size}")
         return parse_json(read_bytes(descriptor, 8, length), file.path), 8 + length
@@ -181,7 +190,7 @@ def _unsound(file: File, why: str) -> ValueError:
     return ValueError(f"{show(file.path)} must be a sound safetensors file; {why}. Download or copy it again.")
 
 
-Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # of each tensor, by name
+Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape of each tensor, by name
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 

@@ -44,7 +44,7 @@ class TorchFile:
     file: File
     tensors: Mapping[str, TensorInfo]
     values: Mapping[str, Strided]
-    places: Mapping[str, Place]  # of storages
+    places: Mapping[str, Place]  # places of the storages
 
     def read(self, name: str) -> Tensor:
         """The whole tensor, as stored."""

@@ -1,7 +1,7 @@
 """Which rank the function needs: outputs of the tuned network with its changes cut to rank r, against its own outputs.
 
-Symbols are those of `_cuts` and `_distance`. The weights' answer to the same question is the energy that a cut leaves
-out, `Σ_{i>r} σ_i² / Σ σ_i²`.
+The symbols are those of `_cuts` and `_distance`. Beside each distance stands the share of the energy that the same cut
+leaves out of the weights, `Σ_{i>r} σ_i² / Σ σ_i²`.
 """
 
 import math
@@ -18,11 +18,11 @@ from rankrise.checkpoints.function._distance import Distance, Forward, Inputs, J
 
 @dataclass(frozen=True)
 class FunctionPoint:
-    """The network with the changes of one part cut to one rank."""
+    """What was measured of the network when the changes of one part were cut to one rank."""
 
     rank: int
     distance: float  # D(r); 1 at rank 0
-    agreement: float  # share with the same largest output as the tuned model
+    agreement: float  # share of the inputs whose largest output is the same one as in the tuned model
     loss: float | None  # cross-entropy, where labels are known
     control: float | None  # D with the same singular values in random directions
     energy_left: float  # Σ_{i>r} σ_i² / Σ σ_i² over the part
@@ -30,11 +30,11 @@ class FunctionPoint:
 
 @dataclass(frozen=True)
 class FunctionPart:
-    """All changes, those of one circuit, or those of one layer; everything else stays as tuned."""
+    """All changes, those of one circuit, or those of one layer; everything else keeps its tuned values."""
 
-    circuit: str | None  # "kq", "vo", "linear"; None: all
-    layer: int | None  # −1: weights in no block; None: all
-    share: float  # E‖f_0 − f‖² of this part over that of all changes
+    circuit: str | None  # "kq", "vo" or "linear"; None for a part with all circuits
+    layer: int | None  # −1 for weights in no block; None for a part with all layers
+    share: float  # E‖f_0 − f‖² with only this part cut, divided by the same with all changes cut
     points: tuple[FunctionPoint, ...]
 
     def rank(self, error: float = 0.05) -> int:
@@ -58,7 +58,7 @@ class FunctionRank:
     parts: tuple[FunctionPart, ...]
     num_inputs: int
     num_matrices: int
-    base_loss: float | None  # of f_0 and f, where labels are known
+    base_loss: float | None  # of f_0, where labels are known; `tuned_loss` is that of f
     tuned_loss: float | None
 
     @property
@@ -83,8 +83,8 @@ def function_rank(
 ) -> FunctionRank:
     r"""Measure how many directions of its changes a tuned network uses, on given inputs.
 
-    Every linear weight W becomes `W⁰ + Σ_{i≤r} σ_i u_i v_iᵀ`, the base plus the best part of rank r of its own change;
-    embeddings, norms and biases stay as tuned, so that `f_0` is not the base. Then
+    Every linear weight W becomes `W⁰ + Σ_{i≤r} σ_i u_i v_iᵀ`, the base plus the best part of rank r of its own change.
+    Embeddings, norms and biases keep their tuned values, so that `f_0` is not the base model. Then
 
         D(r) = E‖f_r − f‖² / E‖f_0 − f‖²
 
@@ -95,7 +95,7 @@ def function_rank(
     The control replaces all singular vectors by random ones of the same sizes σ_i, i ≤ r. Where D is small and the
     control near 1 or above, directions matter and sizes do not.
 
-    What D does not tell: whether a network *trained* at rank r would be as good, because the rest is not fitted again.
+    D does not tell whether a network *trained* at rank r would be as good, because the rest is not fitted again.
 
     Cost: one SVD in float64 for every changed matrix, and two passes over the inputs for each part and rank.
 
@@ -103,10 +103,10 @@ def function_rank(
         base: What training started from.
         tuned: What it ended with; neither model is changed.
         inputs: As `Judge` takes them: a tensor, or named tensors of one length, `labels` for losses.
-        ranks: Which ranks to measure besides 0 and the largest; 1, 2, 3, 4, 6, 8, 12, 16, … unless given.
-        forward: From a model and a batch of `inputs` to its outputs.
-        batch_size: Inputs at a time.
-        seed: Of the random directions.
+        ranks: The ranks to measure besides 0 and the largest; by default 1, 2, 3, 4, 6, 8, 12, 16, …
+        forward: Takes a model and a batch of `inputs`, and returns the outputs.
+        batch_size: Number of inputs that are run at a time.
+        seed: Seed of the random directions of the control.
 
     Raises:
         ValueError: The models do not have the same parameters, no linear weight differs, or there are no inputs.

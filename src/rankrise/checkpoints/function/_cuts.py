@@ -1,4 +1,4 @@
-"""A tuned network whose changes can be cut to any rank while everything else stays as tuned.
+"""A tuned network whose changes can be cut to any rank while everything else keeps its tuned values.
 
 Symbols:
     W⁰, W   a weight matrix of the base and of the tuned model; Δ = W − W⁰ = U diag(σ) Vᵀ
@@ -23,11 +23,11 @@ _CIRCUIT = {role: circuit for circuit, roles in CIRCUITS.items() for role in rol
 class ChangedMatrix:
     """One matrix that tuning changed, decomposed."""
 
-    name: str  # of the parameter, and of the role where a parameter holds several
+    name: str  # name of the parameter, and of the role where a parameter holds several
     parameter: str
-    layer: int  # −1: in no block
+    layer: int  # −1 for a weight in no block
     circuit: str  # "kq", "vo" or "linear"
-    index: Tensor | None  # which entries of the parameter make the matrix; None: all
+    index: Tensor | None  # which entries of the parameter make the matrix; None for all
     base: Tensor  # W⁰, (m, n)
     left: Tensor  # U, (m, k)
     sigma: Tensor  # (k,), falling
@@ -87,7 +87,7 @@ class CutNetwork:
         self._parameters = dict(self.model.named_parameters())
 
     def set(self, matrices: Mapping[str, Tensor]) -> None:
-        """Write matrices, by the names of their changes; the others stay what they are."""
+        """Write matrices into the network, by the names of their changes; the other matrices are left alone."""
         with torch.no_grad():
             for change in self.changes:
                 if (matrix := matrices.get(change.name)) is None:
@@ -99,7 +99,7 @@ class CutNetwork:
                     parameter.view(-1)[change.index.flatten()] = matrix.flatten().to(parameter.dtype)
 
     def cut(self, ranks: Mapping[str, int]) -> None:
-        """Cut every change to its rank; those without one are as tuned."""
+        """Cut every change to its rank; a change without a rank is put back whole."""
         self.set({c.name: c.cut(ranks.get(c.name, c.max_rank)) for c in self.changes})
 
 
@@ -108,7 +108,7 @@ def _changes(
 ) -> Iterator[ChangedMatrix]:
     try:
         heads: HeadMap | None = resolve(model)
-    except ValueError:  # no attention that can be read: all weights are linear ones
+    except ValueError:  # the model has no attention that can be read, so all its weights count as linear
         heads = None
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     seen: set[tuple[str, str]] = set()

@@ -31,7 +31,7 @@ class Distance:
     """Outputs of a network against those of the tuned model."""
 
     squared: float  # mean over inputs (and positions) of the squared difference of the outputs
-    agreement: float  # share with the same largest output
+    agreement: float  # share of the inputs (and positions) whose largest output is the same one
     loss: float | None  # cross-entropy, where labels are known
 
 
@@ -44,10 +44,10 @@ class Judge:
         Args:
             tuned: The model whose function counts.
             inputs: A tensor, or named tensors, with the inputs along the first dimension. `labels` are not handed to
-                the model: the loss is measured against them, and −100 marks those to leave out. With an
-                `attention_mask` only the positions that it keeps count.
-            forward: From a model and a batch to outputs, (inputs, classes) or (inputs, positions, classes).
-            batch_size: Inputs at a time.
+                the model: the loss is measured against them, and the label −100 marks what the loss leaves out. With
+                an `attention_mask` only the positions that it keeps count.
+            forward: Takes a model and a batch, and returns outputs (inputs, classes) or (inputs, positions, classes).
+            batch_size: Number of inputs that are run at a time.
 
         Raises:
             ValueError: There are no inputs, or their numbers differ.

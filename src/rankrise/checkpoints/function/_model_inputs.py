@@ -22,11 +22,11 @@ def read_inputs(path: Path, model: Path, *, most: int | None = None) -> dict[str
     Args:
         path: The file.
         model: The folder of the model, whose tokenizer reads text.
-        most: How many inputs at most, taken from the beginning.
+        most: The largest number of inputs to take, from the beginning of the file; all by default.
 
     Raises:
-        ValueError: No such tensors, no text that is long enough, or a model without a tokenizer.
-        ImportError: Text without transformers.
+        ValueError: The file holds no such tensors, its text is too short, or the model has no tokenizer.
+        ImportError: The file holds text, and transformers is not installed.
     """
     if path.suffix == ".npz":
         found = {name: torch.from_numpy(array) for name, array in read_npz(path, argument="--data").items()}

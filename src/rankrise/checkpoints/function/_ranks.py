@@ -1,9 +1,9 @@
 """LoRA ranks by what the function needs: parameters are spent where they bring the outputs closest.
 
-Symbols are those of `_cuts` and `_distance`.
+The symbols are those of `_cuts` and `_distance`, and these:
 
     c_i       parameters that one direction of module i costs
-    D_i(r)    D where the change of module i alone is cut to rank r and everything else is as tuned
+    D_i(r)    D where the change of module i alone is cut to rank r and everything else has its tuned values
     D(r_1 …)  D where all changes are cut, to r_1, r_2, …
 """
 
@@ -16,28 +16,28 @@ from rankrise.checkpoints.function._cuts import ChangedMatrix, CutNetwork
 from rankrise.checkpoints.function._distance import Forward, Inputs, Judge, logits_of
 
 OnModule = Callable[[str, int, int], None]  # name, how many are done, of how many
-_NOTHING = 1e-3  # share of the distance asked for below which a module's own part counts as nothing
+_NOTHING = 1e-3  # a module whose D_i is below this share of the distance that is asked for needs no direction
 
 
 @dataclass(frozen=True)
 class FunctionRanks:
     """Ranks for a distance of the outputs."""
 
-    ranks: Mapping[str, int]  # name of a module to its rank; those of rank 0 are not in it
+    ranks: Mapping[str, int]  # name of a module to its rank; modules of rank 0 are left out
     error: float  # D that was asked for
     distance: float  # D on the inputs that chose the ranks
     held_out: float | None  # D on the other half of the inputs; None where there is one input
     parameters: int
-    num_passes: int  # over the inputs that chose
+    num_passes: int  # how many times the inputs that chose the ranks were run through the network
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One more piece of rank for one module."""
+    """A higher rank for one module, as one step on its curve."""
 
     module: str
-    rank: int  # with it
-    worth: float  # fall of D_i per parameter
+    rank: int  # rank of the module after the step
+    worth: float  # how much D_i falls per parameter
 
 
 def choose_ranks(
@@ -52,13 +52,15 @@ def choose_ranks(
 ) -> FunctionRanks:
     """Choose a LoRA rank for every changed module so that the outputs are within `error` of the tuned model's.
 
-    D_i is measured for every module at ranks 0, 1, 2, 3, 4, 6, 8, 12, …, with everything else as tuned. The steps
-    between these ranks are sorted by the fall of D_i per parameter (on the convex hull of each curve, so that the steps
-    of one module come in order), and taken in this order until the joint D ≤ `error`; a bisection finds where. Then
-    single directions are taken back while the joint D allows it, those that were worth least first.
+    D_i is measured for every module at ranks 0, 1, 2, 3, 4, 6, 8, 12, …, while everything else keeps its tuned values.
+    The steps between these ranks are sorted by the fall of D_i per parameter (on the convex hull of each curve, so that
+    the steps of one module come in order), and taken in this order until the joint D ≤ `error`; a bisection finds the
+    last step that is needed. Then single directions are taken back while the joint D allows it, beginning with those
+    that were worth least.
 
-    The order is right as far as the parts add up, which they do where the cuts are small. There is no guarantee but D
-    itself: the ranks are chosen on every second input, and D is measured again on the others.
+    The order is the best one as long as the effects of single cuts add up, as those of small cuts do. Nothing but D
+    itself shows that the ranks are good enough: they are chosen on every second input, and D is measured again on the
+    other inputs.
 
     Cost: one SVD for every changed matrix, about ten passes over the inputs for every module, and one for each
     direction that is tried at the end.
@@ -68,9 +70,9 @@ def choose_ranks(
         tuned: What it ended with.
         inputs: As for `function_rank`.
         error: D to reach, between 0 and 1.
-        forward: From a model and a batch of `inputs` to its outputs.
-        batch_size: Inputs at a time.
-        on_module: Told of every module whose D_i is measured.
+        forward: Takes a model and a batch of `inputs`, and returns the outputs.
+        batch_size: Number of inputs that are run at a time.
+        on_module: Called for every module whose D_i is measured.
 
     Raises:
         ValueError: `error` is not between 0 and 1, the models do not belong together, or nothing differs.
@@ -123,13 +125,13 @@ class _Search:
         self._start = self.joint({change.name: 0 for change in network.changes}) or 1.0
 
     def joint(self, ranks: Mapping[str, int]) -> float:
-        """D with every change cut to its rank, or whole without one."""
+        """D with every change cut to its rank; a change without a rank is whole."""
         self._network.cut(ranks)
         self.num_passes += 1
         return self._judge.distance(self._network.model).squared / self._start
 
     def own_curve(self, change: ChangedMatrix, nothing: float) -> list[tuple[int, float]]:
-        """D_i at ranks 0, 1, 2, … until it is `nothing`; a value below one that follows is raised to it."""
+        """D_i at ranks 0, 1, 2, … until it is at most `nothing`; a value is raised to the largest after it."""
         ranks, distances = [0], [self.joint({change.name: 0})]
         while distances[-1] > nothing and ranks[-1] < change.max_rank:
             ranks.append(min(_next_rank(ranks[-1]), change.max_rank))
@@ -139,7 +141,7 @@ class _Search:
         return list(zip(ranks, distances, strict=True))
 
     def first_within(self, steps: Sequence[_Step], error: float) -> dict[str, int]:
-        """Ranks after as few of the steps as give D ≤ `error`, by bisection; whole changes if all are too few."""
+        """Ranks after the fewest steps with D ≤ `error`, by bisection; whole changes where all steps do not suffice."""
         few, many = 0, len(steps)
         if self.joint(self._after(steps)) > error:
             return {change.name: change.max_rank for change in self._network.changes}
@@ -155,7 +157,7 @@ class _Search:
         return ranks
 
     def take_back(self, ranks: dict[str, int], steps: Sequence[_Step], error: float) -> float:
-        """Lower ranks one by one while D stays within `error`, those of the least worth first; return D."""
+        """Lower ranks one by one while D stays within `error`, beginning with those of the least worth; return D."""
         now = self.joint(ranks)
         waiting = list(dict.fromkeys(step.module for step in reversed(steps) if step.rank <= ranks[step.module]))
         while waiting:
@@ -169,7 +171,7 @@ class _Search:
 
 
 def _next_rank(rank: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
+    """The rank after this one in 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
     if rank < 4:
         return rank + 1
     return rank * 3 // 2 if rank & (rank - 1) == 0 else rank * 4 // 3
@@ -188,7 +190,7 @@ def _steps(change: ChangedMatrix, curve: Sequence[tuple[int, float]]) -> list[_S
 
 
 def _halves(inputs: Inputs) -> tuple[Inputs, Inputs | None]:
-    """Every second input, and the others."""
+    """Every second input, and the other inputs."""
     tensors: Mapping[str, Tensor] = inputs if isinstance(inputs, Mapping) else {"": inputs}
     if min((len(t) for t in tensors.values()), default=0) < 2:
         return inputs, None

@@ -15,8 +15,7 @@ from os import PathLike
 from typing import Any
 
 from rankrise.checkpoints.lora._allocation import SIZES, RankRule, allocate_ranks, ranks_for_energy, snapped
-from rankrise.checkpoints.lora._peft_writer import lora_arguments
-from rankrise.checkpoints.match import is_expert_stack
+from rankrise.checkpoints.lora._peft_writer import lora_arguments, peft_target
 from rankrise.store import load_initial, load_run, load_spec
 
 _CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -33,6 +32,7 @@ class ModuleSpectrum:
     weight_norm: float = math.nan  # ‖W‖_F of the base, if known
     floor_rank: int | None = None  # directions that rounding cannot have made, if measured
     note: str = ""
+    is_parameter: bool = False  # PEFT must be told the parameter and not the module
 
     @property
     def cost(self) -> int:
@@ -58,13 +58,14 @@ class ModuleAdvice:
     name: str
     shape: tuple[int, int]  # out, in
     rank: int  # 0: leave it alone
-    error: float  # of its own change, at this rank
+    error: float  # relative error of the module's own change at this rank
     relative_size: float  # ‖Δ‖_F / ‖W‖_F
-    share: float  # of Σ ‖Δ_i‖_F² over all modules
+    share: float  # ‖Δ_i‖_F² of the module over the sum of all modules
     parameters: int
     floor_rank: int | None
     is_worth_it: bool  # whether the best use of as many parameters in all gives it any
     note: str
+    is_parameter: bool = False  # PEFT must be told the parameter and not the module
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Advice:
     error: float  # over all modules
     curve: tuple[CurvePoint, ...]  # one rank for all, as far as the spectra are known
     gap: float = 0.0  # share of Σ ‖Δ_i‖_F² that other ranks within the budget might add; 0 if there are none better
+    others: tuple[str, ...] = ()  # modules of the model that must not be adapted, as far as they are known
 
     @property
     def parameters(self) -> int:
@@ -104,7 +106,9 @@ class Advice:
         >>> advise([spectrum], energy=0.8).training_config()["rank_pattern"]
         {'h\\.0\\.q': 1}
         """
-        return lora_arguments(self.ranks, parameters=[name for name in self.ranks if is_expert_stack(name)])
+        told = {m.name: peft_target(m.name, is_parameter=m.is_parameter) for m in self.modules if m.name in self.ranks}
+        parameters = [told[m.name] for m in self.modules if m.name in told and m.is_parameter]
+        return lora_arguments({told[name]: rank for name, rank in self.ranks.items()}, self.others, parameters)
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice as values that JSON can hold; what is not known is None."""
@@ -173,6 +177,7 @@ def advise_by(rule: RankRule, spectra: Sequence[ModuleSpectrum]) -> Advice:
             s.floor_rank,
             b > 0,
             _note(rule, s, r),
+            s.is_parameter,
         )
         for s, r, b in zip(spectra, ranks, best, strict=True)
     )

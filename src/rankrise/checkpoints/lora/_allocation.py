@@ -27,7 +27,7 @@ class RankRule:
     kind: Kind
     value: float
     snap: bool = False
-    ranks: Mapping[str, int] | None = None  # of the kind "ranks": module to rank; others are left alone
+    ranks: Mapping[str, int] | None = None  # for the kind "ranks": rank by module; other modules are left alone
 
     @classmethod
     def of(
@@ -138,7 +138,7 @@ def allocate_ranks(
             below = size
     steps.sort(key=lambda step: (-step[0], step[1], step[2]))
     ranks, spent = [0] * len(costs), 0
-    bound, left = 0.0, budget  # of the relaxed problem, which may take a part of the first step that does not fit
+    bound, left = 0.0, budget  # the relaxed problem may take a part of the first step that does not fit
     for ratio, i, below, size, gain in steps:
         cost = costs[i] * (size - below)
         bound, left = bound + min(gain, ratio * left), max(0, left - cost)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -101,20 +101,20 @@ def extract_lora(
         out: Folder of the adapter, new or empty; None for advice only.
         energy: Share of its change that every module keeps; 0.95 if no rule is given.
         error: Relative error over all modules together, with few parameters.
-        rank: The same for all.
-        budget: Parameters in all, spent where they capture most.
-        floor: Every direction that rounding of the stored formats cannot have made.
-        ranks: Your own: name of a module in memory to its rank; modules that are not named get none.
+        rank: One rank for all modules.
+        budget: Number of parameters in all, which are spent where they capture most.
+        floor: Whether to keep every direction that rounding of the stored formats cannot have made.
+        ranks: Ranks of your own, by the name of a module in memory; modules that are not named get no adapter.
         snap: Ranks among 8, 16, 32, 64.
         save: Modules to write whole (PEFT's `modules_to_save`): embeddings, norms, layers with biases; by full name,
             by the end of it, or "all" for every one that changed.
         exact: Exact decompositions instead of randomised ones.
-        dtype: Of A and B.
+        dtype: Dtype of A and B.
         verify: Also compare logits through transformers and peft; the base must be a folder with a config.
         tokens: Input for `verify`; random ones if None.
         device: Where matrices are decomposed.
         allow_torch_load: Read pickles with `weights_only=True`.
-        on_module: Told of every module that is done.
+        on_module: Called for every module that is done.
 
     Returns:
         The advice, with errors as read back from the file.
@@ -156,6 +156,8 @@ def extract_lora(
             f"{did_you_mean(unknown[0], list(found))}".rstrip()
         )
     advice = work.advise(found)
+    others_names = tuple(m.name for m in modules.values() if m.name not in advice.ranks)
+    advice = replace(advice, others=others_names)
     rest = sum(item.squared for item in others if not item.is_saved)
     whole_saved = sum(item.squared for item in others if item.is_saved)
     changed = sum(f.decomposition.squared_norm for f in found.values()) + sum(item.squared for item in others)
@@ -167,7 +169,6 @@ def extract_lora(
         if verify:
             require_modules(Path(base), advice.ranks)
         written = [_adapter_module(found[m.name], m.rank, dtype) for m in advice.modules if m.rank]
-        others_names = [m.name for m in modules.values() if m.name not in advice.ranks]
         whole = {name: _whole(after, tensor) for name, (_, tensor) in saved.items()}
         kept = {"revision": revision} if revision else {}
         adapter = Adapter(written, whole, saved_modules, name, _task(before), others_names, kept)

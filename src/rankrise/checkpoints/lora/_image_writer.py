@@ -16,7 +16,7 @@ from torch import Tensor
 from rankrise.checkpoints.files import METADATA, Checkpoint, Layout, LowRankDelta, num_bytes
 from rankrise.checkpoints.lora._peft_writer import AdapterModule, lora_arguments
 
-_HASHES = ("sshs_model_hash", "sshs_legacy_hash")  # of the old file
+_HASHES = ("sshs_model_hash", "sshs_legacy_hash")  # hashes of the old file, which are wrong for the new one
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,10 @@ _NEVER = ("a name PEFT cannot match", "a parameter without a module")
 class NotCarried:
     """A change that LoRA does not carry, and the module whose saving would."""
 
-    name: str  # of the tensor
+    name: str  # name of the tensor
     kind: str  # "embedding", "norm", "bias", …; "only in the tuned", "new rows": there is no change to measure
     relative_size: float  # ‖Δ‖_F / ‖W‖_F; NaN where there is none
-    share: float  # of the squared norm of the whole change; NaN where there is none
+    share: float  # share of the squared norm of the whole change; NaN if nothing changed
     num_parameters: int
     module: str  # for `save`; empty where no module holds it
 
@@ -36,10 +36,10 @@ def find_saved(
 
     Args:
         wanted: Names of modules, the ends of names, or "all" for those that are not linear and have changed.
-        preflight: Of base and tuned.
-        base: To see what has changed.
+        preflight: The preflight of base and tuned.
+        base: The base, which tells what has changed.
         tuned: Where the tensors are.
-        modules: Of the base.
+        modules: The modules of the base.
 
     Raises:
         ValueError: No such module; one that has other rows than in the base, or that PEFT would confuse with another.
@@ -156,14 +156,14 @@ def _check_size(name: str, kinds: Mapping[str, set[str]]) -> None:
 def find_left_out(
     others: Sequence[Other], total: float, preflight: Preflight, tuned: Checkpoint, written: Collection[str]
 ) -> tuple[NotCarried, ...]:
-    """List everything that is not carried: what has no measure first, then the largest share.
+    """List everything that is not carried: first what has no measure, then the rest from the largest share down.
 
     Args:
         others: Tensors whose change is not in A and B.
         total: ‖Δ‖_F² of everything.
-        preflight: Of base and tuned.
+        preflight: The preflight of base and tuned.
         tuned: The tuned model.
-        written: Tensors of it that are written whole.
+        written: Tensors of the tuned model that are written whole.
     """
     measured = [
         NotCarried(

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankrise.checkpoints.files import PeftSettings, show
-from rankrise.checkpoints.match import is_expert_stack
-
-# A target that ends in one of these is replaced by the fused weight of the experts, in a model with experts.
-_TAKEN_FOR_EXPERTS = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
+from rankrise.checkpoints.match import is_expert_stack, is_taken_for_experts
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,8 @@ def _is_target(config: Mapping[str, Any], targets: str | Collection[str], name: 
 
 
 def _refuse_replaced(targets: str | Collection[str]) -> None:
-    last = re.findall(r"\w+", targets) if isinstance(targets, str) else [t.rpartition(".")[2] for t in targets]
-    if taken := sorted(set(last) & set(_TAKEN_FOR_EXPERTS)):
+    names = re.findall(r"\w+", targets) if isinstance(targets, str) else targets
+    if taken := sorted({name.rpartition(".")[2] for name in names if is_taken_for_experts(name)}):
         raise ValueError(
             f"In a model with experts PEFT takes targets named {taken[0]!r} for the experts' weights. Name the "
             "parameter instead (`target_parameters`)."

@@ -37,12 +37,12 @@ class AdapterModule:
     factors: Callable[[], tuple[Tensor, Tensor]]  # A (r, in) and B (out, r), made when they are written
     is_transposed: bool = False  # the weight is stored (in, out)
     is_parameter: bool = False  # PEFT is told the parameter (`target_parameters`) and not the module
-    num_experts: int = 1  # of a stack, in which each has this rank
+    num_experts: int = 1  # number of experts in a stack, each of which has this rank
 
     @property
     def target(self) -> str:
         """What PEFT matches its patterns with: the module's name, or that of its parameter."""
-        return f"{self.name}.weight" if self.is_parameter and not is_expert_stack(self.name) else self.name
+        return peft_target(self.name, is_parameter=self.is_parameter)
 
     @property
     def width(self) -> int:
@@ -230,7 +230,7 @@ def lora_arguments(
         parameters: Which of `ranks` are parameters; PEFT takes these as `target_parameters`.
     """
     names = sorted(ranks, key=lambda name: (-len(name), name))
-    largest = max(ranks.values(), default=8)  # engines that read `r` alone reserve room for it
+    largest = max(ranks.values(), default=8)  # engines that read `r` alone reserve room for this rank
     pattern = {escaped(name): ranks[name] for name in names}
     modules = sorted(set(ranks) - set(parameters))
     longer = sorted(other for other in set(others) - set(ranks) if any(other.endswith(f".{name}") for name in modules))
@@ -249,6 +249,15 @@ def lora_arguments(
         found["target_parameters"] = sorted(parameters)
         found |= {"exclude_modules": longer} if longer else {}
     return found
+
+
+def peft_target(name: str, *, is_parameter: bool) -> str:
+    """What PEFT calls a module: its name, or that of its parameter where PEFT must be told the parameter.
+
+    >>> peft_target("mlp.down_proj", is_parameter=True), peft_target("mlp.experts.down_proj", is_parameter=True)
+    ('mlp.down_proj.weight', 'mlp.experts.down_proj')
+    """
+    return f"{name}.weight" if is_parameter and not is_expert_stack(name) else name
 
 
 def escaped(name: str) -> str:

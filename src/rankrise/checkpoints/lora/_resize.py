@@ -57,7 +57,7 @@ def resize_lora(
         rank: The same for all.
         budget: Parameters in all.
         snap: Ranks among 8, 16, 32, 64.
-        dtype: Of A and B; that of the adapter if None.
+        dtype: Dtype of A and B; by default that of the adapter.
 
     Raises:
         ValueError: Not plain LoRA, a module that is not linear, an option out of range, `out` taken.

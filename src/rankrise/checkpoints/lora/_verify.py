@@ -3,8 +3,7 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,18 @@ from torch import Tensor
 
 from rankrise._extras import require
 from rankrise.checkpoints.delta import Delta
-from rankrise.checkpoints.files import find_inside, open_checkpoint, open_safetensors, show
+from rankrise.checkpoints.files import find_inside, open_safetensors, show
+from rankrise.checkpoints.lora._models import (
+    check_loadable,
+    check_tokens,
+    find_architecture,
+    load_model,
+    make_inputs,
+    run_model,
+)
 from rankrise.checkpoints.lora._peft_rules import Setting, read_config
 from rankrise.checkpoints.lora._peft_writer import CONFIG, MODEL, factor_names
 from rankrise.checkpoints.match import Module
-
-_NUM_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def require_modules(base: Path, names: Iterable[str]) -> None:
     Raises:
         ValueError: transformers renames the weights of this architecture in a way that is not known here.
     """
-    config, architecture = _architecture(base)
+    config, architecture = find_architecture(base)
     with torch.device("meta"):
         model = architecture(config)
     known = {*dict(model.named_modules()), *dict(model.named_parameters())}
@@ -133,7 +138,7 @@ def check_verifiable(
         ValueError: No config, an architecture that transformers has not or that takes neither tokens nor images, a lone
             file, a weight with other rows, tokens out of range.
     """
-    config, architecture = _architecture(base)
+    config, architecture = find_architecture(base)
     if reshaped:
         raise ValueError(f"`verify` needs models of one size; got {reshaped[0]}. Leave `verify` out.")
     takes = architecture.main_input_name
@@ -142,9 +147,9 @@ def check_verifiable(
             f"`verify` needs a model of tokens or of images; {architecture.__name__} takes {takes}. Leave `verify` out."
         )
     for path in (base, tuned):
-        _loadable(path)
+        check_loadable(path)
     if tokens is not None and takes == "input_ids":
-        _check_tokens(tokens, config)
+        check_tokens(tokens, config)
 
 
 def compare_logits(
@@ -171,8 +176,14 @@ def compare_logits(
     import peft
 
     model = load_model(base, base)
-    inputs, words = _inputs(model, tokens)
-    of_base = _outputs(model, inputs)
+    try:
+        inputs, words = make_inputs(model, tokens)
+        of_base = run_model(model, inputs)
+    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError) as error:  # what a forward may raise
+        raise ValueError(
+            f"`verify` needs a model that runs on tokens or images alone; {type(model).__name__} says "
+            f"{show(str(error))!r}. Leave `verify` out."
+        ) from error
     with warnings.catch_warnings():  # PEFT says that patterns of parameters match no module, and then uses them
         warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys", category=RuntimeWarning)
         try:
@@ -181,16 +192,16 @@ def compare_logits(
             raise ValueError(
                 f"PEFT must load the adapter; it says {show(str(error))}. Leave what it names out of `save`."
             ) from error
-    of_adapter = _outputs(adapted, inputs)
+    of_adapter = run_model(adapted, inputs)
     with warnings.catch_warnings():  # an embedding that is saved whole is no longer tied
         warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
         merged = adapted.merge_and_unload()
-    of_merged = _outputs(merged, inputs)
+    of_merged = run_model(merged, inputs)
     after = dict(merged.named_parameters())
     del model, adapted, merged
     before = dict(load_model(base, base).named_parameters())
     tuned_model = load_model(tuned, base)
-    of_tuned = _outputs(tuned_model, inputs)
+    of_tuned = run_model(tuned_model, inputs)
     goal = dict(tuned_model.named_parameters())
     _check_merged(after, before, goal, adapter, modules)
     rest = sum(_squares(after[name].detach() - goal[name].detach()) for name in after.keys() & goal.keys())
@@ -208,8 +219,8 @@ def compare_logits(
     )
 
 
-_MOST_WEIGHT_ERROR = 1e-4  # of ‖BA‖, on top of what rounding of the sum to float32 explains
-_MOST_OUTPUT_ERROR = 1e-3  # of the outputs: sums in another order, over all layers
+_MOST_WEIGHT_ERROR = 1e-4  # largest error over ‖BA‖, on top of what rounding of the sum to float32 explains
+_MOST_OUTPUT_ERROR = 1e-3  # largest relative error of the outputs, because sums are taken in another order
 
 
 def _check_merged(
@@ -262,108 +273,6 @@ def _check_outputs(of_adapter: Tensor, of_merged: Tensor, of_base: Tensor) -> No
             f"The outputs of base + adapter must be those of the merged weights; they differ by {off:.3g} of "
             f"{float(of_merged.norm()):.3g}. The adapter is not used as its file says: report the architecture."
         )
-
-
-def load_model(folder: Path, config_folder: Path) -> Any:
-    """Load a model through transformers in float32, ready for evaluation.
-
-    Args:
-        folder: Its weights.
-        config_folder: Its config, which names the architecture; that of the base where a tuned model has none.
-
-    Raises:
-        ValueError: There is no config with an architecture that transformers knows, or the weights are a lone file.
-    """
-    config, architecture = _architecture(config_folder)
-    where = str(_loadable(folder))
-    with _quiet():
-        model = architecture.from_pretrained(
-            where, config=config, dtype=torch.float32, local_files_only=True, use_safetensors=True
-        )
-    return model.eval()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the progress bar of transformers while models are loaded."""
-    from transformers.utils import logging
-
-    was_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if was_on:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _architecture(config_folder: Path) -> tuple[Any, Any]:
-    """Return the config and the class that it names."""
-    import transformers
-
-    place = config_folder if config_folder.is_dir() else config_folder.parent
-    if not (place / "config.json").is_file():
-        raise ValueError(f"`verify` needs a config.json beside the base; {place} has none. Leave `verify` out.")
-    try:
-        config = transformers.AutoConfig.from_pretrained(str(place), local_files_only=True, trust_remote_code=False)
-        name = str((config.architectures or [""])[0])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"A model that is run needs a config.json that transformers can read; {show(str(place))}: "
-            f"{show(' '.join(str(error).split())[:300])}. Mend it, or download the model again."
-        ) from error
-    architecture = getattr(transformers, name, None)
-    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
-        raise ValueError(
-            f"`verify` needs an architecture that transformers knows; {show(str(place))} names {show(name)!r}."
-        )
-    return config, architecture
-
-
-def _loadable(path: Path) -> Path:
-    """The folder that transformers is to load: it holds safetensors, none of which is a link that leads elsewhere."""
-    if path.is_file() and path.name != "model.safetensors":
-        raise ValueError(f"`verify` needs folders that transformers can load; {path} is a file. Leave `verify` out.")
-    folder = path if path.is_dir() else path.parent
-    if not any(folder.glob("*.safetensors")):
-        raise ValueError(
-            f"A model that is run must be stored as safetensors; {show(str(folder))} has none. Save it with "
-            "save_pretrained, or leave out what runs it."
-        )
-    open_checkpoint(folder)
-    return folder
-
-
-def _check_tokens(tokens: Sequence[int], config: Any) -> None:
-    vocabulary = config.get_text_config().vocab_size
-    if not tokens or not all(0 <= token < vocabulary for token in tokens):
-        raise ValueError(f"`tokens` must be ids from 0 to {vocabulary - 1}, at least one; got {list(tokens)[:8]}.")
-
-
-def _inputs(model: Any, tokens: Sequence[int] | None) -> tuple[dict[str, Tensor], str]:
-    generator = torch.Generator().manual_seed(0)
-    config = model.config
-    if model.main_input_name == "pixel_values":
-        size = config.image_size
-        height, width = size if isinstance(size, list | tuple) else (size, size)
-        shape = (4, getattr(config, "num_channels", 3), height, width)
-        return {"pixel_values": torch.randn(shape, generator=generator)}, "4 random images"
-    if tokens is not None:
-        _check_tokens(tokens, config)
-        ids, words = torch.tensor([list(tokens)]), f"{len(tokens)} given tokens"
-    else:
-        text = config.get_text_config()
-        length = min(_NUM_TOKENS, getattr(text, "max_position_embeddings", _NUM_TOKENS))
-        ids, words = torch.randint(text.vocab_size, (2, length), generator=generator), f"2 × {length} random tokens"
-    decoder = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
-    return {"input_ids": ids, **decoder}, words
-
-
-@torch.no_grad()
-def _outputs(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    found = model(**inputs)
-    output: Tensor = found.logits if hasattr(found, "logits") else found[0]
-    return output.float()
 
 
 def _squares(block: Tensor) -> float:

@@ -27,7 +27,7 @@ from rankrise.checkpoints.match import Module, Pair, Preflight
 OnModule = Callable[[str, int, int], None]  # name, how many are done, of how many
 _FIRST_RANK = 64  # directions at first where the rule needs spectra and not ranks
 _ROUNDS = 5
-_HELD_BYTES = HELD_BYTES // 2  # of factors that wait to be written; the other half is for the change that is read
+_HELD_BYTES = HELD_BYTES // 2  # most bytes of factors that wait to be written; the other half is for the change
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class Work:
             reached = int((decomposition.errors() ** 2 > 1 - self.rule.value).sum())
             wanted = {"max_rank": snapped(reached)}
             decomposition = take(lambda: delta, wanted)
-        known = ModuleSpectrum(module.name, (0, 0), (), 0.0, delta.base_norm, floor_rank, note)
+        known = ModuleSpectrum(module.name, (0, 0), (), 0.0, delta.base_norm, floor_rank, note, module.is_parameter)
         read = functools.partial(self._delta, pair)  # a new one: `delta` holds what it has read
         again = functools.partial(take, read, wanted)
         spectrum = _spectrum(module, decomposition, known)

@@ -39,8 +39,8 @@ _ROUTERS = ("gate", "router")
 # it is a dense layer or a shared expert: it then adapts the wrong modules. Such a module is named by its parameter.
 _NAMES_OF_EXPERTS = ("gate", "w1", "w2", "w3", "gate_proj", "up_proj", "down_proj")
 _STACKS = ("experts", "experts, transposed")  # kinds of fused weights
-_TRANSPOSED_STACKS = ("gpt_oss", "openai_privacy_filter")  # whose module states `is_transposed`, which PEFT obeys
-_LINEAR_STACKS = ("input_linear", "output_linear")  # of Granite and JetMoE on disk; in memory they have other names
+_TRANSPOSED_STACKS = ("gpt_oss", "openai_privacy_filter")  # their modules state `is_transposed`, which PEFT obeys
+_LINEAR_STACKS = ("input_linear", "output_linear")  # names of Granite and JetMoE on disk; in memory they have others
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
 
@@ -49,9 +49,9 @@ _HEADS = ("lm_head", "score", "classifier", "cls", "qa_outputs")
 class Module:
     """What LoRA makes of one tensor."""
 
-    tensor: str  # in the file
-    name: str  # of the module, in memory
-    parameter: str  # of the module: "weight"
+    tensor: str  # name of the tensor in the file
+    name: str  # name of the module in memory
+    parameter: str  # name of the parameter in the module, such as "weight"
     kind: str  # "linear", "conv1d", or what it is instead
     is_parameter: bool = False  # PEFT must be told its parameter, because it takes the module's name for experts
 
@@ -85,6 +85,15 @@ def is_expert_stack(name: str) -> bool:
     return re.search(rf"(^|\.)experts\.({'|'.join(STACK_ORDER)})$", name) is not None
 
 
+def is_taken_for_experts(module: str) -> bool:
+    """Whether PEFT takes a target of this name for a weight of the experts, in a model that has experts.
+
+    >>> is_taken_for_experts("model.layers.0.mlp.down_proj"), is_taken_for_experts("model.layers.0.self_attn.q_proj")
+    (True, False)
+    """
+    return _last(module) in _NAMES_OF_EXPERTS
+
+
 def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
     """Every tensor of a checkpoint as part of a module."""
     shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
@@ -108,7 +117,7 @@ def find_modules(checkpoint: Checkpoint) -> dict[str, Module]:
             kind = _STACKS[str(config.get("model_type")) in _TRANSPOSED_STACKS]
             found[name] = Module(name, f"{in_memory(module, by_plain, config)}.{parameter}", "", kind, True)
             continue
-        is_parameter = kind == "linear" and has_experts and _last(module) in _NAMES_OF_EXPERTS
+        is_parameter = kind == "linear" and has_experts and is_taken_for_experts(module)
         found[name] = Module(name, in_memory(module, by_plain, config), parameter, kind, is_parameter)
     return found
 

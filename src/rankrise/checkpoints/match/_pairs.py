@@ -16,9 +16,9 @@ class Pair:
     """One weight in both checkpoints: two tensors, or what adapters add to a weight that the base has or has not."""
 
     name: str  # common to both
-    base_name: str | None  # in the base's file; None where the base is an adapter
-    tuned_name: str | None  # in the tuned file; None where `delta` is the change
-    shape: tuple[int, ...]  # that is compared: the first rows, where one of them has more
+    base_name: str | None  # name in the base's file; None where the base is an adapter
+    tuned_name: str | None  # name in the tuned file; None where `delta` is the change
+    shape: tuple[int, ...]  # the shape that is compared, which has the first rows only if one of the two has more
     delta: LowRankDelta | None = None  # what the tuned adapter adds
     base_delta: LowRankDelta | None = None  # what the base, an adapter too, adds
     copy: str | None = None  # the base's weight as the adapter's file has it as well, which must be the base's
@@ -35,15 +35,15 @@ class Preflight:
 
     pairs: tuple[Pair, ...]
     renamed: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()  # in the base only
-    extra: tuple[str, ...] = ()  # in the tuned only
+    missing: tuple[str, ...] = ()  # names that only the base has
+    extra: tuple[str, ...] = ()  # names that only the tuned checkpoint has
     reshaped: tuple[str, ...] = ()
     tied: tuple[str, ...] = ()
     non_float: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()  # masks and tables that only one of them saves
     same_file: bool = False
     notes: tuple[str, ...] = ()
-    base_names: Mapping[str, str] = field(default_factory=dict, repr=False)  # of an adapter's base, by common name
+    base_names: Mapping[str, str] = field(default_factory=dict, repr=False)  # names in the base, by common name
     problems: tuple[str, ...] = ()  # errors that make the answer wrong
 
     def check(self) -> None:

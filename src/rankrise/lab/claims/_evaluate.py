@@ -5,7 +5,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankrise.lab.claims import _full_heads, _questions, _scales_and_data_sets, _single_networks, _toy, _variants
+from rankrise.lab.claims import (
+    _attention_entropy,
+    _full_heads,
+    _laziness,
+    _questions,
+    _scales_and_data_sets,
+    _single_networks,
+    _slingshots,
+    _toy,
+    _variants,
+)
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
 from rankrise.lab.claims._outcomes import TOPICS
@@ -20,6 +30,9 @@ PREDICATES: tuple[Predicate, ...] = (
     *_single_networks.PREDICATES,
     *_scales_and_data_sets.PREDICATES,
     *_variants.PREDICATES,
+    *_slingshots.PREDICATES,
+    *_attention_entropy.PREDICATES,
+    *_laziness.PREDICATES,
 )
 _PIPE = r"\|"  # how a cell of a table in Markdown writes |
 _LENGTH = ("epochs", "warmup_epochs", "track_every", "num_spectra", "evaluate_every")  # fields of `training`
@@ -186,7 +199,8 @@ def describe_claims() -> str:
         "How seeds were taken: from 0 on, none left out. At scale `smoke` the toy has seeds 0, 1 and 2, its limit",
         "(`toy-stages`) and the flow nearest to it (`toy-flow-1e-32`) 0 to 11; at `small` seed 0 alone; at the",
         "paper's size 0, 1 and 2. Networks have seed 0; those on digits at `smoke` and `small`, but for their",
-        "variants, and those by initial scale at the paper's size on CIFAR-10, have 0, 1 and 2. A table with missing",
+        "variants, and those by initial scale at the paper's size on CIFAR-10, have 0, 1 and 2. Full heads, readers'",
+        "questions and gauges have 3, 4 and 5, because 0, 1 and 2 set their bounds. A table with missing",
         "steps or with numbers that are not finite tests nothing, runs of several tasks or recipes are not compared,",
         "and a number that is infinite in some seeds only has no mean: such claims are *not tested*. A run that is",
         "not of scale `paper` is judged, and its verdict says what it is: *scale small*, *60 of 500 epochs*.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rankrise.lab.claims._claim import Verdict
 
-TOPICS = {  # in the order of the paper; the keys are `Claim.topic`
+TOPICS = {  # in the order of the paper and then beyond it; the keys are `Claim.topic`
     "1": "The toy learns in stages",
     "assumptions": "The theorem's assumptions hold on the toy",
     "2": "The learned change has low rank",
@@ -16,7 +16,9 @@ TOPICS = {  # in the order of the paper; the keys are `Claim.topic`
     "beyond": "Beyond the paper",
     "full": "Heads with full matrices learn in stages at predicted times",
     "questions": "Readers' questions are answered as expected",
+    "gauges": "Collapse, slingshots and laziness come where the gauges say",
 }
+_OF_PAPER = ("1", "assumptions", "2", "3", "4", "5")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Outcome:
 
 
 def outcomes(verdicts: Sequence[Verdict]) -> list[Outcome]:
-    """One outcome for each topic, in the order of the paper, computed from the verdicts alone.
+    """One outcome for each topic of the paper and one for all that is beyond it, computed from the verdicts alone.
+
+    What is beyond the paper has one outcome, so that a summary keeps its length whatever topics are added.
 
     Args:
         verdicts: What `evaluate_claims` returned.
@@ -62,7 +66,8 @@ def outcomes(verdicts: Sequence[Verdict]) -> list[Outcome]:
     >>> [outcome.answer for outcome in outcomes([])][:2]
     ['not tested', 'not tested']
     """
-    return [_outcome(title, [v for v in verdicts if v.claim.topic == topic]) for topic, title in TOPICS.items()]
+    of_paper = [_outcome(TOPICS[topic], [v for v in verdicts if v.claim.topic == topic]) for topic in _OF_PAPER]
+    return [*of_paper, _outcome(TOPICS["beyond"], [v for v in verdicts if v.claim.topic not in _OF_PAPER])]
 
 
 def _outcome(title: str, verdicts: Sequence[Verdict]) -> Outcome:

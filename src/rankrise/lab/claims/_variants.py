@@ -30,6 +30,11 @@ _NETWORKS = {
             "wide": ", in a network twice as wide",
         }.items()
     },
+    **{f"vit-digits-decay-{decay:g}": f", with AdamW and weight decay {decay:g}" for decay in (0.1, 1.0, 10.0)},
+    "vit-digits-post-norm": ", with LayerNorm after attention and MLP",
+    "vit-digits-no-norm": ", without LayerNorm",
+    "vit-digits-sigma": ", under σReparam",
+    "vit-digits-sgd-sigma": ", with SGD under σReparam",
     "vit-cifar10-augmented": ", with augmentation",
     **{f"vit-cifar10-scale-{factor}": f", at initial scale {factor}" for factor in ("0.3", "0.1", "0.03")},
 }

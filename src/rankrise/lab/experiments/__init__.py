@@ -44,6 +44,7 @@ from rankrise.lab.experiments._spec import spec_hash as spec_hash
 from rankrise.lab.experiments._spec import to_json as to_json
 from rankrise.lab.experiments.kinds import AdamPhasesSpec as AdamPhasesSpec
 from rankrise.lab.experiments.kinds import DescentSpec as DescentSpec
+from rankrise.lab.experiments.kinds import EnsembleSpec as EnsembleSpec
 from rankrise.lab.experiments.kinds import FlowSpec as FlowSpec
 from rankrise.lab.experiments.kinds import Kind as Kind
 from rankrise.lab.experiments.kinds import LazySpec as LazySpec

@@ -1,7 +1,6 @@
-"""Carry a plan out: one run after another, whatever becomes of each run.
+"""Carry a plan out: one run after another in this process, whatever becomes of each run.
 
-Several processes may carry the same plan out in one folder. Each process passes over the runs that another process is
-writing and waits for those runs at its end, so that every process ends with all runs of the plan.
+`rankrise.lab.sweep` carries the same runs out on several workers.
 """
 
 import contextlib
@@ -19,14 +18,14 @@ from rankrise.lab.experiments._execute import execute_run
 from rankrise.lab.experiments._plan import PlannedRun, look_again
 from rankrise.lab.experiments._spec import spec_hash
 from rankrise.lab.experiments.kinds import Spec, kind_of
-from rankrise.store import RunBusyError, UntrustedFolder, has_run, is_locked, is_sealed, read_json, replacing
+from rankrise.store import RunBusyError, UntrustedFolder, read_json, replacing
 
 if TYPE_CHECKING:
     from rankrise.lab.training import ProgressDisplay, Report
 
 Fate = Literal["finished", "skipped", "missing", "stopped", "diverged", "failed", "full"]
 DURATIONS = "durations.json"
-_POLL = 3.0  # seconds between two looks at a run of another process
+_BUSY = "Another process is writing this run: wait until that process has ended, and run the same command again"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -55,9 +54,6 @@ class PlanWatcher(Protocol):
     def update(self, report: "Report") -> None:
         """The run that began last has got as far as `report` says."""
 
-    def wait(self, run: PlannedRun) -> None:
-        """Only runs of other processes are left; called once for each of those runs."""
-
     def end(self, attempt: Attempt, after: float) -> None:
         """A run has ended, with `after` seconds to follow; also called for runs that were not begun."""
 
@@ -74,7 +70,7 @@ def carry_out(
         runs: The runs of a plan, such as `Reproduction.runs`.
         out: Folder of the runs; their durations are kept there too.
         device: Where networks are trained; the best there is unless given.
-        watch: Told when a run begins, gets on and ends.
+        watch: Called when a run begins, gets on and ends.
 
     Returns:
         What became of each run, in the order of the plan. After a signal or on a full disk, later runs are left out.
@@ -87,27 +83,15 @@ def carry_out(
             ends[run.folder] = Attempt(run, "missing" if run.problem else "skipped", run.problem)
             if watch is not None:
                 watch.end(ends[run.folder], estimator.total(other.spec for other in left))
-    busy: list[PlannedRun] = []  # another process had each of these when it was tried
-    awaited: set[Path] = set()
-    while left or busy:
-        is_waiting = not left
-        run = look_again(left.pop(0) if left else busy.pop(0))
-        others = [other for other in (*left, *busy) if not _is_done(other)]  # by any process
-        after = estimator.total(other.spec for other in others)
+    while left:
+        run = look_again(left.pop(0))
+        after = estimator.total(other.spec for other in left)
         if run.state == "done":
             attempt = Attempt(run, "skipped")
         else:
-            found = None
-            if not (is_waiting and is_locked(run.folder)):
-                if watch is not None:
-                    watch.begin(run, total - len(others), total, estimator.seconds(run.spec), after)
-                found = attempt_run(run, device=device, progress=watch)
-            if found is None:
-                busy.append(run)
-                if is_waiting:
-                    _wait(run, awaited, watch)
-                continue
-            attempt = found
+            if watch is not None:
+                watch.begin(run, total - len(left), total, estimator.seconds(run.spec), after)
+            attempt = attempt_run(run, device=device, progress=watch) or Attempt(run, "failed", _BUSY)
             if attempt.fate == "finished" and run.state == "new":
                 estimator.learn(run.spec, attempt.seconds)
                 write_durations(out, estimator.measured)
@@ -125,27 +109,15 @@ def estimate_seconds(runs: Sequence[PlannedRun], *, out: Path, device: str | Non
     return estimator.total(run.spec for run in runs if not run.problem and run.state != "done")
 
 
-def _is_done(run: PlannedRun) -> bool:
-    return has_run(run.folder) and is_sealed(run.folder)
-
-
-def _wait(run: PlannedRun, awaited: set[Path], watch: PlanWatcher | None) -> None:
-    """Give another process a few seconds; which run is waited for is said once."""
-    if watch is not None and run.folder not in awaited:
-        watch.wait(run)
-    awaited.add(run.folder)
-    time.sleep(_POLL)
-
-
 def attempt_run(
     run: PlannedRun, *, device: str | None = None, progress: "ProgressDisplay | None" = None
 ) -> Attempt | None:
-    """Do a run, whatever becomes of it; None if another process is writing it.
+    """Do a run and return what became of it; None if another process is writing it.
 
     Args:
         run: The run as it was planned.
-        device: Where a network is trained; the best there is unless given.
-        progress: Told how far the run has got.
+        device: Where a network is trained; by default the best device there is.
+        progress: Called with how far the run has got.
     """
     begun = time.monotonic()
     try:
@@ -196,11 +168,11 @@ class Estimator:
 
     @classmethod
     def of(cls, out: Path, device: str | None) -> Self:
-        """One that knows what runs took in the folder `out` before."""
+        """Make an estimator that knows the durations of the runs that are in the folder `out`."""
         return cls(on_gpu=_has_gpu(device), measured=read_durations(out))
 
     def seconds(self, spec: Spec) -> float:
-        """Seconds of a whole run: those of a run like it, else a guess times how wrong guesses of its kind were."""
+        """Seconds of a whole run: those of a run like it, else a guess times the ratio by which guesses were wrong."""
         known = self.measured.get(_key(spec))
         if known is not None:
             return known

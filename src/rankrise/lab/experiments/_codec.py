@@ -24,7 +24,8 @@ def encode(config: object, *, omit: Collection[str] = (), keep_defaults: bool = 
         config: A dataclass.
         omit: Fields to leave out.
         keep_defaults: Whether to write fields that have their default value. A field with the metadata `omit_default`
-            came after specs had been stored, and is never written while it has its default.
+            was added after specs had been stored, and is never written while it has its default, so that the hashes
+            of those specs stay as they are.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)

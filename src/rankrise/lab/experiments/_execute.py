@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rankrise.lab.training import ProgressDisplay
 
 Status = Literal["finished", "skipped", "stopped", "diverged"]
-_CIRCUITS = ("kq", "vo")  # as `rankrise.heads.CIRCUITS`, whose import would load PyTorch for a run that is skipped
+_CIRCUITS = ("kq", "vo")  # a copy of `rankrise.heads.CIRCUITS`, because its import would load PyTorch for a skipped run
 
 
 @dataclass(frozen=True)

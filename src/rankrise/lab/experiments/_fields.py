@@ -1,4 +1,4 @@
-"""The fields of a spec by their paths, such as `model.init_scale`: their names, and the spec with other values."""
+"""The fields of a spec by their paths, such as `model.init_scale`: which there are, and a spec with other values."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from rankrise.lab.experiments.kinds import Spec, kind_of
 
 
 def field_names(spec: Spec) -> list[str]:
-    """The fields of a spec that can be given other values, by their paths.
+    """Return the paths of the fields of a spec that can be given other values.
 
     >>> from rankrise.lab.experiments import StagesSpec
     >>> field_names(StagesSpec(t_end=1.0))[:3]
@@ -28,22 +28,22 @@ def field_names(spec: Spec) -> list[str]:
 
 
 def with_fields(spec: Spec, values: Mapping[str, Any]) -> Spec:
-    """The spec with other values of some of its fields.
+    """Return the spec with other values of some of its fields.
 
     Args:
         spec: The spec.
         values: JSON values by the path of the field.
 
     Raises:
-        ValueError: The spec has no such field, or a value is of the wrong type or out of its range; the message says
-            which.
+        ValueError: The spec has no such field, or a value is of the wrong type or out of its range; the message names
+            the field.
 
     >>> from rankrise.lab.experiments import StagesSpec
     >>> with_fields(StagesSpec(t_end=1.0), {"task.dim": 4, "seed": 7}).task.dim
     4
     >>> with_fields(StagesSpec(t_end=1.0), {"dim": 4})
     Traceback (most recent call last):
-    ValueError: A field must be one of the spec's; got 'dim'. Did you mean ...? The fields: task.dim, ..., seed, t_end.
+    ValueError: A field must be one of the spec's; got 'dim'. Did you mean 'task.dim'? The fields: task.dim, ...
     """
     known = field_names(spec)
     record = to_json(spec)

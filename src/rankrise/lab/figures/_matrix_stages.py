@@ -21,7 +21,7 @@ _STAGES = "toy-full-stages"
 _FLOWS = "toy-full-flow"
 _ADAM = "toy-full-adam"
 _OPTIMISERS = {"toy-full-sgd": "SGD", _ADAM: "Adam"}
-_BEYOND = 1.25  # how much longer than the last stage the time axis is
+_BEYOND = 1.25  # the time axis ends at this multiple of the time of the last stage
 _PREDICTED = "predicted"
 
 
@@ -50,7 +50,7 @@ def build(runs: "Runs") -> FigureData:
     others = [(name, run) for name, run in others if toy.is_like(run, flows[0].run)]
     for name, run in others:
         path = toy.read_path(run, "spectrum")
-        follows = name != _ADAM  # Adam's steps do not follow the gradient, so that it has no such time
+        follows = name != _ADAM  # Adam's steps do not follow the gradient, so that its runs have no rescaled time
         x = Axis("η · step / log(1/α)", low=0, high=min(end, float(path.times[-1])) if follows else None)
         panels += _row(f"{_OPTIMISERS[name]}, {toy.alpha(path.log10_alpha)}", path, x, marks if follows else ())
     return FigureData(
@@ -72,7 +72,7 @@ def build(runs: "Runs") -> FigureData:
 
 
 def _predicted(stages: "Trajectory", log10_alpha: float) -> "NDArray[np.float64]":
-    """The predicted time of each stage; each at least that of the stage before, so that a staircase can be drawn."""
+    """Return the predicted times of the stages, none below that of the stage before, so that they make a staircase."""
     place = list(stages.run.spec["log10_alphas"]).index(log10_alpha)
     rows = stages.run.rows("predicted_time", "")
     mine = rows["head"].to_numpy() == place

@@ -30,7 +30,7 @@ def require(runs: Runs, names: Sequence[str], *, figure: str) -> None:
     """Refuse a figure one of whose experiments has no runs.
 
     Raises:
-        ValueError: One of `names` has no runs; the message says what to run.
+        ValueError: One of `names` has no runs; the message says which experiment to run.
 
     >>> require({}, ["vit-digits"], figure="stable_rank_over_training")
     Traceback (most recent call last):

@@ -54,10 +54,10 @@ def read_flows(runs: Runs, *, figure: str) -> list[Trajectory]:
 
 
 def read_family(runs: Runs, family: str, *, figure: str, wanted: str) -> list[RunData]:
-    """The runs of a family of flows that are of one task and seed, from the largest α to the smallest.
+    """Return the runs of a family of flows of one task and seed, from the largest α to the smallest.
 
     Raises:
-        ValueError: There are none, or they are of several tasks.
+        ValueError: There are no such runs, or they are of several tasks.
     """
     folders = [folder for n in members_with_runs(runs, family, figure=figure, wanted=wanted) for folder in runs[n]]
     return sorted(_of_one_task(folders, figure), key=lambda run: -float(run.spec["log10_alpha"]))
@@ -79,7 +79,7 @@ def read_matrix_flow(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
     """The flow of full matrices on the task of a diagonal flow.
 
     Raises:
-        ValueError: There is no such run; the message says what to run.
+        ValueError: There is no such run; the message says which experiment to run.
     """
     return read_path(find_like(runs, MATRIX, like, figure), "spectrum")
 
@@ -88,16 +88,16 @@ def read_stages(runs: Runs, like: RunData, *, figure: str) -> Trajectory:
     """Algorithm 1 on the task of a flow.
 
     Raises:
-        ValueError: There is no such run; the message says what to run.
+        ValueError: There is no such run; the message says which experiment to run.
     """
     return read_path(find_like(runs, STAGES, like, figure))
 
 
 def find_like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
-    """The run of an experiment that has the task and the seed of another.
+    """Return the run of an experiment that has the task and the seed of another run.
 
     Raises:
-        ValueError: There is no such run; the message says what to run.
+        ValueError: There is no such run; the message says which experiment to run.
     """
     for folder in runs.get(name, ()):
         run = RunData(Path(folder))
@@ -107,7 +107,7 @@ def find_like(runs: Runs, name: str, like: RunData, figure: str) -> RunData:
 
 
 def is_like(run: RunData, like: RunData) -> bool:
-    """Whether two runs have one task and one seed."""
+    """Whether two runs have the same task and the same seed."""
     return run.seed == like.seed and run.spec.get("task") == like.spec.get("task")
 
 

@@ -79,8 +79,8 @@ class ViTConfig:
         activation: "gelu" or "relu".
         init_scale: Factor on the initial weights and biases of attention, MLP and classifier. Norms, patch embedding,
             class token and positions keep their usual scale.
-        norm: Where a block normalises: "pre", before attention and MLP, as in the paper; "post", after each has been
-            added; "none", nowhere, and before the classifier neither.
+        norm: Where a block normalises. "pre": before attention and MLP, as in the paper. "post": after the result of
+            each has been added. "none": nowhere, so that there is no norm before the classifier either.
 
     >>> ViTConfig(num_classes=100).num_tokens
     65

@@ -59,7 +59,7 @@ class Attention(nn.Module):
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, 1 or T, r)
             heads = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
         else:
-            # Sums replace the matrix products: with one query they read k and v once and need no copy of them.
+            # Sums replace the matrix products, because with one query a sum reads k and v once and copies neither.
             wide = torch.promote_types(v.dtype, torch.float32)
             scores = (q.to(wide) * k.to(wide)).sum(-1, keepdim=True) * self.head_dim**-0.5  # (B, T, H, 1)
             heads = (scores.softmax(1) * v.to(wide)).sum(1, keepdim=True).to(v.dtype)  # (B, 1, H, r)
@@ -68,9 +68,10 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm block: `x + attention(norm(x))`, then `x + mlp(norm(x))`; post-norm: `norm(x + attention(x))` and so on.
+    """A block of attention and MLP, normalised as the configuration says.
 
-    Without norm it is `x + attention(x)`, then `x + mlp(x)`.
+    The pre-norm block is `x + attention(norm(x))`, then `x + mlp(norm(x))`. The post-norm block is
+    `norm(x + attention(x))`, then `norm(x + mlp(x))`. Without norm it is `x + attention(x)`, then `x + mlp(x)`.
     """
 
     def __init__(

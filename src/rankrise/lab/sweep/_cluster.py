@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ALLOWED_FAILURES = 4  # deaths of workers that a run may cause before it is given up
 _SECONDS = 30  # in which a cluster must answer
+_RESTART = "10 minutes"  # for a local worker that died to start again; Dask gives one up for good after 15 s
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def connected(workers: Workers) -> Iterator["Client"]:
     settings = {
         "distributed.scheduler.allowed-failures": ALLOWED_FAILURES,
         "distributed.scheduler.worker-saturation": 1.0,
+        "distributed.deploy.lost-worker-timeout": _RESTART,
         "distributed.worker.preload": ["rankrise.theory"],  # so that no run waits for PyTorch to be imported
         "distributed.logging": {"distributed": "critical"},  # of the workers: what dies is told by the sweep
     }
@@ -63,6 +65,7 @@ def connected(workers: Workers) -> Iterator["Client"]:
             processes=True,
             memory_limit=workers.memory_limit,
             dashboard_address=None,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # 8787 is taken in a second sweep
             security=Security.temporary(),
             silence_logs=logging.CRITICAL,
         )

@@ -16,4 +16,9 @@ GRIDS: dict[str, Grid] = {
         scale="smoke",
         title="The gradient flow of the toy at six α, five seeds each",
     ),
+    "ten-thousand-heads": Grid(
+        ("toy-ensemble",),
+        num_seeds=100,
+        title="Algorithm 1 on 10,000 heads of eight weights, a hundred in each run",
+    ),
 }

@@ -66,7 +66,7 @@ def _reparametrise(model: nn.Module, config: TrainingConfig) -> None:
         sigma_reparam(model, only=lambda name, module: name in chosen)
     elif config.reparam == "spectral_norm":
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)  # the power iteration begins at random vectors
+            torch.manual_seed(config.seed)  # because the power iteration begins at random vectors
             for module in [module for module in model.modules() if isinstance(module, nn.Linear)]:
                 spectral_norm(module)
 

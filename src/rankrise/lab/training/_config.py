@@ -10,7 +10,7 @@ Schedule = Literal["cosine", "constant"]
 Precision = Literal["fp32", "tf32", "bf16"]
 Reparam = Literal["none", "sigma", "sigma_attention", "spectral_norm"]
 
-_LARGE = 10**9  # so that all steps of a run are fewer than 2⁶³
+_LARGE = 10**9  # bound of counts, which keeps the number of all steps of a run below 2⁶³
 _COUNTS = {  # the smallest and the largest allowed value
     "epochs": (1, _LARGE),
     "batch_size": (1, _LARGE),
@@ -40,9 +40,9 @@ class TrainingConfig:
             the optimiser in float32.
         accumulate: Number of pieces that a batch is cut into to save memory; their gradients are added up.
         clip_norm: Largest norm of the gradient; None does not clip.
-        reparam: How weights are parametrised: "none"; "sigma" by `rankrise.sigma_reparam`, so that every weight gets a
-            spectral norm that is learned; "sigma_attention" likewise, of queries, keys and values only;
-            "spectral_norm" by the function of PyTorch, which fixes the spectral norm of every linear weight to 1.
+        reparam: How weights are parametrised. "none": not at all. "sigma": by `rankrise.sigma_reparam`, so that every
+            weight has a spectral norm that is learned. "sigma_attention": the same for queries, keys and values only.
+            "spectral_norm": by the function of PyTorch, which fixes the spectral norm of every linear weight to 1.
         track_every: Steps between measurements of the ranks; step 0 and the last step are measured too.
         num_spectra: Number of measurements of whole spectra over the run; at most 100,000.
         evaluate_every: Epochs between tests; the model is tested after the last epoch too.
@@ -85,7 +85,7 @@ class TrainingConfig:
             ("reparam", Reparam),
         ):
             check_choice(name, getattr(self, name), get_args(kinds))
-        if isinstance(self.betas, list):  # as JSON gives it
+        if isinstance(self.betas, list):  # JSON has lists only
             object.__setattr__(self, "betas", tuple(self.betas))
         if not _are_betas(self.betas):
             raise ValueError(f"`betas` must be two numbers from 0 to below 1; got {self.betas!r}.")
@@ -105,10 +105,10 @@ class TrainingConfig:
             raise ValueError(f"`momentum` must be 0 for {self.optimiser!r}; got {self.momentum}. Set `betas`.")
 
     def record(self) -> dict[str, Any]:
-        """The recipe as runs store it.
+        """Return the recipe in the form in which runs store it.
 
-        A field with `omit_default` came after runs had been stored. It is left out while it has its default, so that
-        the records of those runs stay equal to the recipe they were made by.
+        A field with `omit_default` was added after runs had been stored. It is left out while it has its default, so
+        that the records of those runs stay equal to the recipe that they were made by.
 
         >>> "reparam" in TrainingConfig(epochs=1).record()
         False

@@ -4,6 +4,8 @@ from rankrise.theory.diagonal._algorithm import incremental_stages as incrementa
 from rankrise.theory.diagonal._convergence import StageTimes as StageTimes
 from rankrise.theory.diagonal._convergence import stage_times as stage_times
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork as DiagonalNetwork
+from rankrise.theory.diagonal._ensemble import StageEnsemble as StageEnsemble
+from rankrise.theory.diagonal._ensemble import stage_ensemble as stage_ensemble
 from rankrise.theory.diagonal._examples import Coordinate as Coordinate
 from rankrise.theory.diagonal._examples import Transformer as Transformer
 from rankrise.theory.diagonal._examples import attention_head as attention_head

@@ -85,9 +85,9 @@ def incremental_stages(
     Products above the threshold from the start are active at time 0. Products of coordinates that wait are taken as
     zero, which is inaccurate for α as large as 0.1.
 
-    With weight decay, the flow of L + ½ λ ‖θ‖², u² - v² shrinks: d log w/dt = g - λ and d log ŵ/dt = -g - λ, so that
-    two exponents are carried, and a coordinate with |g_i| ≤ λ never joins. On a support with signs s the penalty is
-    λ s · q, so that each θ^k is a minimum of the loss with an ℓ1 penalty.
+    Weight decay is the flow of L + ½ λ ‖θ‖². Under it u² - v² shrinks: d log w/dt = g - λ and d log ŵ/dt = -g - λ, so
+    that two exponents are carried, and a coordinate with |g_i| ≤ λ never joins. On a support with signs s the penalty
+    is λ s · q, so that each θ^k is a minimum of the loss with an ℓ1 penalty.
 
     Coordinates whose times agree to 1e-8 tie and activate as a group. In the limit they start equal, and coordinates
     that a symmetry exchanges stay equal. The certificates of this and all later stages then say that the limit is not
@@ -100,14 +100,14 @@ def incremental_stages(
         alpha: α, between 0 and 1; either this or log10_alpha.
         log10_alpha: log10 α, negative, of any size.
         threshold: |q| at which a coordinate counts as active; finite-α form only.
-        weight_decay: λ, the strength of ½ λ ‖θ‖²; in the limit only. `losses` leave the penalty out.
+        weight_decay: λ, the strength of the penalty ½ λ ‖θ‖²; for the limit α → 0 only. `losses` leave the penalty out.
         t_end: Leave out stages after this rescaled time; the status says if there are any.
         max_stages: Stop after this many stages; 4p if None.
         on_stage: Called with the rescaled time after each stage, for progress.
 
     Returns:
-        The stages; `status` says whether the end was reached, or that the run is stuck at a saddle: then `stuck` names
-        the coordinates, and `advice` says what to do.
+        The stages. `status` says whether the end was reached or the run is stuck at a saddle; in that case `stuck`
+        names the coordinates, and `advice` says what to do.
 
     Raises:
         ValueError: If an argument breaks its rule, or h is not finite on the way.

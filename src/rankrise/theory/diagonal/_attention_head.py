@@ -38,7 +38,8 @@ class AttentionHead(DiagonalNetwork):
     def loss_and_gradient(self, q: ArrayLike) -> tuple[float, Tensor]:
         """Return L(q) and g(q) = -∂L/∂q, as in `DiagonalNetwork`.
 
-        The cut to the coordinates that are not zero is kept for the next call, because the support changes seldom.
+        The head that is cut to the coordinates that are not zero is kept for the next call, because the support rarely
+        changes from one call to the next.
         """
         q = self._checked(q)
         support = q.nonzero().flatten()
@@ -63,7 +64,7 @@ class AttentionHead(DiagonalNetwork):
 
 
 class _CutHead:
-    """The head as a function of the coordinates `index` alone; the data of the others is not touched.
+    """The head as a function of the coordinates `index` alone; the data of the other coordinates are not used.
 
     Args:
         net: The whole head.
@@ -146,13 +147,13 @@ class _CutHead:
 
 
 def _chunks(size: int, *data: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the same samples of several tensors, so many at a time."""
+    """Yield the same samples of several tensors, `size` at a time."""
     for start in range(0, len(data[0]), size):
         yield tuple(tensor[start : start + size] for tensor in data)
 
 
 def _softmax(z: Tensor) -> Tensor:
-    """Return softmax over the last axis; over ten entries this is three times as fast as torch's own."""
+    """Return softmax over the last axis; over ten entries this is three times as fast as `torch.softmax`."""
     z = (z - z.amax(dim=-1, keepdim=True)).exp_()
     return z.div_(z.sum(dim=-1, keepdim=True))
 
@@ -174,7 +175,7 @@ def _slopes(x_a: Tensor, x_b: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[
 
 
 def _hessian(x_a: Tensor, x_b: Tensor, y: Tensor, a: Tensor, b: Tensor, index: Tensor) -> Tensor:
-    """Return the columns `index` of ∂²L/∂[a, b]², summed over samples; all at once where many of them are wanted."""
+    """Return the columns `index` of ∂²L/∂[a, b]², summed over samples; if they are many, all are computed at once."""
     if 3 * len(index) > len(a) + len(b):
         return _all_columns(x_a, x_b, y, a, b)[:, index]
     return _few_columns(x_a, x_b, y, a, b, index)
@@ -203,7 +204,7 @@ def _all_columns(x_a: Tensor, x_b: Tensor, y: Tensor, a: Tensor, b: Tensor) -> T
 
 
 def _few_columns(x_a: Tensor, x_b: Tensor, y: Tensor, a: Tensor, b: Tensor, index: Tensor) -> Tensor:
-    """Return the columns `index` of ∂²L/∂[a, b]², one after another; dP is the change of P in its direction."""
+    """Return the columns `index` of ∂²L/∂[a, b]², one after another; dP is the change of P in a column's direction."""
     num_a = len(a)
     s, m, rho, g = _parts(x_a, x_b, y, a, b)
     columns = torch.zeros(num_a + len(b), len(index), dtype=a.dtype, device=a.device)

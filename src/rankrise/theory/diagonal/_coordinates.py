@@ -75,7 +75,7 @@ def orient(net: DiagonalNetwork, u0: ArrayLike, v0: ArrayLike) -> Start:
 
 
 def resolve_log10_alpha(alpha: float | None, log10_alpha: float | None) -> float:
-    """Return log10 α from whichever of the two a caller gave.
+    """Return log10 α from α or log10 α, whichever the caller gave.
 
     Raises:
         ValueError: If both or neither are given, or α is not between 0 and 1.

@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 
 # A product below this part of rtol does not move g noticeably: its growth is followed, its effect on g is left out.
 FELT = 1e-4
-_AT_REST = 1e-4  # a flow without an end in time stops once every |g| is below this part of the largest at its start
-_STRIDE = 1.25  # each of its steps ends before this multiple of the time at which it begins
-_AFTER_REST = 1.1  # and goes on until this multiple of the time, so that a plot shows the last plateau
-_HORIZON = 1e6  # the longest such flow, in times that the first activation may take
+# A flow without an end in time:
+_AT_REST = 1e-4  # it is at rest once every |g| is below this part of the largest |g| at its start
+_AFTER_REST = 1.1  # it goes on to this multiple of the time at which it came to rest, so that a plot shows the plateau
+_STRIDE = 1.25  # each of its steps ends before this multiple of the time at which the step begins
+_HORIZON = 1e6  # it ends at this multiple of the time that the first activation takes at the gradient of the start
 _ULPS = 1e-14  # a time may lie past the end by this much, which is rounding
 
 
@@ -89,7 +90,7 @@ class Flow:
         return self.status.at(float(self.losses[-1]), self.stuck)
 
     def __str__(self) -> str:
-        """Return the coordinates in the order in which they pass 1e-3 as a table, and how the flow ended."""
+        """Return a table of the coordinates in the order in which they pass 1e-3, and say how the flow ended."""
         first = activation_times(self)
         rows = [
             {"coordinate": i, "time": float(first[i]), "product at the end": float(self.products[-1, i])}
@@ -101,7 +102,7 @@ class Flow:
         return "\n".join([table(rows) or "No product passes 1e-3.", f"α = 10^{self.log10_alpha:g}: {ended}{advice}"])
 
     def plot(self) -> "Figure":
-        """Draw loss and products against rescaled time, as a figure of matplotlib; `Stages.plot(flow)` draws both.
+        """Draw loss and products against rescaled time with matplotlib; `Stages.plot(flow)` draws stages and flow.
 
         Raises:
             ModuleNotFoundError: matplotlib is not installed.
@@ -168,8 +169,8 @@ def solve_flow(
         v0: v before the factor α, (p,), with |u0| ≠ |v0| in each coordinate.
         alpha: α, between 0 and 1; either this or log10_alpha.
         log10_alpha: log10 α, negative, of any size.
-        t_end: Rescaled time at which to stop. If None, the flow stops once no |g_i| is above 1e-4 of the largest at
-            the start, plus a tenth of that time.
+        t_end: Rescaled time at which to stop. If None, the flow goes on until every |g_i| is at most 1e-4 of the
+            largest one at the start, and then for another tenth of that time.
         rtol: Tolerance of log w in one step: absolute for active coordinates, relative to a fiftieth of the distance
             to activity for the others. At 1e-3 activation times are usually right to 1e-4 to 1e-3; halve it to check.
         max_steps: Largest number of steps tried.
@@ -251,7 +252,7 @@ def solve_flow(
 
 
 def _find_stuck(net: DiagonalNetwork, integrator: Integrator, scale: float) -> tuple[int, ...]:
-    """Return the coordinates at a saddle, if the flow is at rest and no coordinate that waits feels a gradient."""
+    """Return the coordinates that are stuck at a saddle, if the flow is at rest and no waiting one feels a gradient."""
     idle = np.setdiff1d(np.arange(net.num_weights), integrator.active)
     pull = np.abs(integrator.gradient)
     if pull.max() > _AT_REST * scale or pull[idle].max(initial=0.0) > GRADIENT_FLOOR * scale:

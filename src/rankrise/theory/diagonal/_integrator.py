@@ -22,7 +22,7 @@ from rankrise.theory.diagonal._diagonal_network import Landscape
 from rankrise.theory.diagonal._local_model import LocalModel, Path, solve_model, tolerance_scale
 
 _FIRST_RADIUS = 0.1  # largest ‖q - q_0‖ of the first step; later steps adapt it
-_SMALLEST_RADIUS = 1e-12  # in sizes of the products; a model that fails below this radius never holds
+_SMALLEST_RADIUS = 1e-12  # a share of the size of the products; a model that fails below this radius never holds
 _MODEL_TOLERANCE = 0.1  # tolerance of the local model, as a part of that of the flow
 _NEGLIGIBLE = 0.01  # a correction smaller than this part of the tolerance is not worth a gradient
 _FAR = 5.0  # columns are measured again once the products have moved by this many times the failed step
@@ -66,13 +66,13 @@ class Integrator:
         log_w_hat: log ŵ likewise.
         wall: Value of log w and log ŵ above which a coordinate is active.
         rtol: Tolerance of s, relative to `tolerance_scale`.
-        hessian: ∂²L/∂q² at the start, (p, p), where it is known already.
+        hessian: ∂²L/∂q² at the start, (p, p), if it is known already.
 
     Attributes:
         t: Time, not rescaled.
         loss: L at the products of the active coordinates.
         gradient: g at these products.
-        hessian: What is known of ∂²L/∂q²; its columns `active` are close to the true ones, (p, p).
+        hessian: The latest estimate of ∂²L/∂q², (p, p); only its columns `active` are close to the true ones.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ def descend(
         weight_decay: λ.
         batch_size: Number of samples in a step of "sgd"; the last batch of an epoch may be smaller.
         betas: β₁ and β₂ of "adam".
-        eps: ε of "adam". Where gradients are far below it, Adam is descent with momentum at the rate η/ε.
+        eps: ε of "adam". Where gradients are far below ε, Adam is descent with momentum at the rate η/ε.
         seed: Seed of the order of the samples in "sgd".
 
     Returns:

@@ -49,7 +49,7 @@ class PerturbationTest:
 
     @property
     def holds(self) -> bool:
-        """Whether all runs reached the same end; false if there was nothing to perturb, because nothing was shown."""
+        """Whether all runs reached the same end; false if there was nothing to perturb, because that shows nothing."""
         return self.tested and self.fraction == 1.0
 
     @property
@@ -84,7 +84,7 @@ def perturb_minimum(
 
     Args:
         net: The network.
-        stages: Its stages in the limit.
+        stages: The stages of the network in the limit.
         k: Which stationary point, 0 to K.
         noise: Standard deviation of the noise on u; the paper uses 0.05.
         trials: Size of the ensemble.
@@ -107,7 +107,7 @@ def perturb_transition(
 
     Args:
         net: The network.
-        stages: Its stages in the limit.
+        stages: The stages of the network in the limit.
         k: Which stage, 0 to K - 1.
         noise: Standard deviation of the noise on u; the paper uses 0.01.
         trials: Size of the ensemble.

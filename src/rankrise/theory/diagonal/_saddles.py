@@ -16,18 +16,18 @@ from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory.diagonal._coordinates import to_tensor
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 
-_STEP = 1e-2  # how far the loss is probed, in largest products but at least of this absolute size
+_STEP = 1e-2  # the loss is probed at this share of the largest product, and at least at this distance
 _NUM_PROBES = 8
 _NEGATIVE = 1e-9  # an eigenvalue counts as negative below minus this part of the largest one
 _LOWER = 1e-10  # the loss counts as lower by this part of itself
-_NAMED = 1e-3  # coordinates with this part of the largest entry are named
+_NAMED = 1e-3  # coordinates with at least this part of the direction's largest entry are named
 
 
 def find_stuck(net: DiagonalNetwork, q: Array, idle: Index) -> tuple[int, ...]:
     """Return the idle coordinates along which the loss falls although none of them feels a gradient; none at a minimum.
 
-    The direction is the eigenvector of the most negative eigenvalue of H; where H shows none, as for relu(x @ q), eight
-    random directions are tried in both senses, with a seed of their own.
+    The direction is the eigenvector of the most negative eigenvalue of H. Where H has no negative eigenvalue, as for
+    relu(x @ q), eight random directions with a fixed seed are tried forwards and backwards.
 
     >>> net = DiagonalNetwork(lambda x, q: q[0] * q[1] * x, torch.ones(1), torch.ones(1), num_weights=2)
     >>> find_stuck(net, np.zeros(2), np.arange(2))
@@ -48,7 +48,7 @@ def _way_down(net: DiagonalNetwork, q: Array, idle: Index) -> Array | None:
     """Return the eigenvector of the most negative eigenvalue of H, None if there is no negative one."""
     try:
         hessian = net.hessian_columns(to_tensor(q), idle.tolist()).cpu().numpy()[idle]
-    except ValueError:  # h has no finite second derivative here; the probes need none
+    except ValueError:  # h has no finite second derivative here, which the probes do not need
         return None
     values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
     if values[0] >= -_NEGATIVE * max(float(np.abs(values).max()), np.finfo(float).tiny):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rankrise.theory.diagonal._flow import Flow
 
 _ROUNDING = 1e-12
-_HIGH = 1e-6  # a loss above this part of the first one is high
+_HIGH = 1e-6  # a final loss above this part of the first loss counts as high
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,10 @@ class Stages:
         return "\n".join([table(rows) or "No stages.", *failing, *ended])
 
     def plot(self, flow: "Flow | None" = None) -> "Figure":
-        """Draw loss and products of the stages, over those of a flow of the same network if one is given.
+        """Draw loss and products of the stages, and those of a flow of the same network beneath them if one is given.
 
         Args:
-            flow: What `solve_flow` returned.
+            flow: A flow that `solve_flow` returned.
 
         Returns:
             A figure of matplotlib.

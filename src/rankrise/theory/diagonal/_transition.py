@@ -85,7 +85,7 @@ def settle(
         scale: Size of g by which slowness is judged.
         logs: log w and log ŵ that have these products, -inf for weights held at zero; balanced if None.
         saddles: Accept a stationary point that is no minimum (a tied group started on its symmetry axis).
-        hessian: ∂²L/∂q² at q, where it is known already.
+        hessian: ∂²L/∂q² at q, if it is known already.
         rtol: As for `solve_flow`.
         max_steps: As for `solve_flow`.
     """
@@ -238,9 +238,9 @@ def settle_on_support(
 ) -> Transition:
     """Follow the balanced flow from q on the network cut to the support of q: `settle` without the idle growths.
 
-    Coordinates that are held at zero change nothing, so that the network is cut to the others; only the gradient at the
-    end is measured on all. The pieces of the path are left out, because they lack the growths of the coordinates that
-    wait: the limit α → 0 does not need them.
+    Coordinates that are held at zero change nothing, so that the network is cut to the other coordinates; only the
+    gradient at the end is measured on all. The pieces of the path are left out, because they would lack the growths of
+    the coordinates that wait, which the limit α → 0 does not need.
 
     Args:
         net: The network.
@@ -249,8 +249,8 @@ def settle_on_support(
         saddles: As for `settle`.
         classes: Sets of coordinates within the support that tied and are still equal; they move as one if they can.
         known: ∂²L/∂q² close to q, (p, p), NaN where it is not known.
-        l1: λ of a penalty λ ‖q‖₁, which weight decay is for balanced weights; the loss and the gradient that are
-            returned leave it out.
+        l1: λ of a penalty λ ‖q‖₁, which is what weight decay amounts to for balanced weights. The loss and the gradient
+            that are returned leave the penalty out.
     """
     moving = np.flatnonzero(q)
     start = q[moving]
@@ -325,8 +325,8 @@ def settle_symmetric(net: Landscape, q: Array, classes: Sequence[Index], *, scal
         scale: As for `settle`.
 
     Returns:
-        Where the flow rests, without its path; None if there are no classes, or if that is no stationary point of the
-        network, because the tie was then no symmetry.
+        The point where the flow rests, without its path; None if there are no classes, or if the point is not
+        stationary for the whole network, because the tie was then no symmetry.
     """
     if not classes:
         return None

@@ -2,9 +2,11 @@
 
 Symbols:
     Z_j         [A_j; B_j], the active columns of matrix j, (d_j + d'_j, r_j); M_j = A_j B_jᵀ
-    G_j, H_j    -∂L/∂M_j and [[0, G_j], [G_jᵀ, 0]]; dZ_j/dt = H_j Z_j
+    G_j, H_j    -∂L/∂M_j and [[0, G_j], [G_jᵀ, 0]]; dZ_j/dt = (H_j - λ) Z_j
+    λ           weight decay; at rest M_j is then stationary for L with a penalty λ on the nuclear norm
     z           all Z_j, row by row, one after another: n numbers
-    D           ∂M/∂z, (p, n); ∇²L in z is Dᵀ (∇²_M L) D - H, with the gauge directions [A T; -B Tᵀ] in its kernel
+    D           ∂M/∂z, (p, n); ∇² of L + ½ λ |Z|² in z is Dᵀ (∇²_M L) D - H + λ; the gauge directions [A T; -B Tᵀ] do
+                not change L, and those that are rotations are in its kernel
     step        t, the duration h and G at the two Gauss points: all that a propagator of inactive columns needs
 """
 
@@ -59,8 +61,8 @@ class Settled:
         factors: Z_j at the end; columns that left are gone.
         loss: L at the end.
         gradients: G_j at the end.
-        curvature: Smallest eigenvalue of ∇²L on the active columns modulo gauge; inf without active columns.
-        left: The matrices whose last direction left.
+        curvature: Smallest eigenvalue of ∇² on the active columns modulo gauge; inf without active columns.
+        left: The matrix of each direction that left, in the order in which they did.
         steps: The path.
         status: FINISHED, or why there is no limit.
     """
@@ -82,8 +84,8 @@ class Settled:
 class ActiveFlow:
     """Slopes, Jacobians and steps of the flow of active columns; counts gradients and Hessian products."""
 
-    def __init__(self, net: MatrixNetwork) -> None:
-        self.net = net
+    def __init__(self, net: MatrixNetwork, decay: float = 0.0) -> None:
+        self.net, self.decay = net, decay
         self.num_gradients = 0
         self.num_hessian_products = 0
 
@@ -102,7 +104,7 @@ class ActiveFlow:
         return float((moved[j][0].cpu().numpy() * direction).sum())
 
     def jacobian(self, factors: Factors, gradients: Factors) -> Array:
-        """Return ∂(H Z)/∂z, symmetric, (n, n)."""
+        """Return ∂((H - λ) Z)/∂z, symmetric, (n, n)."""
         parts = [
             _product_derivative(z, shape) for z, shape in zip(factors, self.net.shapes, strict=True)
         ]  # (n_j, d_j, d'_j) each
@@ -120,7 +122,7 @@ class ActiveFlow:
         hessian = np.concatenate([v.cpu().numpy().reshape(len(along), -1) for v in moved], axis=1)
         bent = hessian @ derivative.T if n < p else derivative @ hessian @ derivative.T
         straight = block_diag(*[np.kron(swap(g), np.eye(z.shape[1])) for g, z in zip(gradients, factors, strict=True)])
-        jacobian: Array = straight - 0.5 * (bent + bent.T)
+        jacobian: Array = straight - 0.5 * (bent + bent.T) - self.decay * np.eye(n)
         return jacobian
 
     def between(self, step: Step, x: float) -> Factors:
@@ -129,7 +131,7 @@ class ActiveFlow:
 
         def slope(at: Array) -> Array:
             there = _unflatten(at, shapes)
-            return _flatten(_flow(there, self.gradients(there)[1]))
+            return _flatten(self._flow(there, self.gradients(there)[1]))
 
         jacobian = self.jacobian(step.start, self.gradients(step.start)[1])
         every = np.arange(len(z))
@@ -153,14 +155,14 @@ class ActiveFlow:
 
         def slope(at: Array) -> Array:
             there = _unflatten(at, shapes)
-            return _flatten(_flow(there, self.gradients(there)[1]))
+            return _flatten(self._flow(there, self.gradients(there)[1]))
 
         while t < _HORIZON / scale and len(z):
             if tried == max_steps:
                 status = Status.MAX_STEPS
                 break
             tried += 1
-            first = _flatten(_flow(factors, gradients))
+            first = _flatten(self._flow(factors, gradients))
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
                     trial, error = rodas_step(slope, z, first, jacobian, np.arange(len(z)), h)
@@ -176,7 +178,7 @@ class ActiveFlow:
             there = tuple(_balanced(f, d) for f, (d, _) in self._zip(_unflatten(trial, shapes)))
             trial = _flatten(there)
             loss, new_gradients = self.gradients(there)
-            last = _flatten(_flow(there, new_gradients))
+            last = _flatten(self._flow(there, new_gradients))
             nodes = [self.gradients(_unflatten(_hermite(z, first, trial, last, h, x), shapes))[1] for x in _nodes()]
             slopes = _unflatten(first, shapes), _unflatten(last, shapes)
             steps.append(Step(t, h, factors, there, *slopes, *nodes))
@@ -186,11 +188,11 @@ class ActiveFlow:
             if largest > _ENDLESS:
                 break
             remaining, left = self._without_left(factors, gradients)
-            speed = _speed(remaining, gradients)
+            speed = self._speed(remaining, gradients)
             if speed <= bar * scale:
                 end = self._polish(remaining, left, scale)
                 if end is not None:
-                    return Settled(*end, left, tuple(steps), Status.FINISHED)
+                    return Settled(*end, tuple(direction.matrix for direction in left), tuple(steps), Status.FINISHED)
                 bar = 0.1 * speed / scale
             jacobian = self.jacobian(factors, gradients)
         if not len(z):
@@ -198,42 +200,55 @@ class ActiveFlow:
         return Settled(factors, loss, gradients, math.nan, (), tuple(steps), status)
 
     def _polish(
-        self, factors: Factors, left: tuple[int, ...], scale: float
+        self, factors: Factors, left: tuple["_Left", ...], scale: float
     ) -> tuple[Factors, float, Factors, float] | None:
-        """Newton's method for H Z = 0 of least length; None if it goes astray, or ends at no minimum."""
+        """Newton's method for (H - λ) Z = 0 of least length; None if it goes astray, or ends at no minimum."""
         start, shapes = _flatten(factors), [f.shape for f in factors]
         at, best = start.copy(), math.inf
         for _ in range(_NEWTON_STEPS):
             there = _unflatten(at, shapes)
             loss, gradients = self.gradients(there)
-            speed = _speed(there, gradients)
+            speed = self._speed(there, gradients)
             if speed <= 1e-3 * _STATIONARY * scale or speed > 0.5 * best:
                 break
             best = min(best, speed)
             jacobian = self.jacobian(there, gradients)
-            at = at - np.linalg.lstsq(jacobian, _flatten(_flow(there, gradients)), rcond=1e-11)[0]
+            at = at - np.linalg.lstsq(jacobian, _flatten(self._flow(there, gradients)), rcond=1e-11)[0]
         there = tuple(_refactored(f, d) for f, (d, _) in self._zip(there))
         far = float(np.linalg.norm(at - start)) > _NEWTON_REACH * float(np.linalg.norm(start))
         if far or speed > _STATIONARY * scale:
             return None
         curvature = smallest_curvature(self.jacobian(there, gradients), there, self.net.shapes)
-        if curvature < -1e-9 * scale or any(_pull(there[j], gradients[j], self.net.shapes[j]) <= 0 for j in left):
+        stays = (_pull(direction, there, gradients, self.net.shapes) < self.decay for direction in left)
+        if curvature < -1e-9 * scale or not all(stays):
             return None
         return there, loss, gradients, curvature
 
-    def _without_left(self, factors: Factors, gradients: Factors) -> tuple[Factors, tuple[int, ...]]:
-        """Drop the last direction of square, full products where it has shrunk to nothing."""
+    def _without_left(self, factors: Factors, gradients: Factors) -> tuple[Factors, tuple["_Left", ...]]:
+        """Drop directions that have shrunk to nothing: last ones of square, full products, and any one that decays."""
         spectra = [np.linalg.svd(f[:d] @ f[d:].T) for f, (d, _) in self._zip(factors)]
         largest = max((float(s.max(initial=0.0)) for _, s, _ in spectra))
         kept, left = [], []
         for j, ((u, s, vt), f, (d, columns)) in enumerate(zip(spectra, factors, self.net.shapes, strict=True)):
-            full = d == columns and f.shape[1] == d
-            if full and s[-1] < _LEFT * largest and float(u[:, -1] @ gradients[j] @ vt[-1]) < 0:
-                kept.append(_from_svd(u, s[:-1], vt))
-                left.append(j)
-            else:
-                kept.append(f)
+            rank = f.shape[1]
+            while rank and (self.decay or rank == d == columns):
+                small, pull = s[rank - 1] < _LEFT * largest, float(u[:, rank - 1] @ gradients[j] @ vt[rank - 1])
+                if not small or pull >= self.decay:
+                    break
+                rank -= 1
+                left.append(_Left(j, u[:, rank], vt[rank], last=rank + 1 == d == columns))
+            kept.append(f if rank == f.shape[1] else _from_svd(u, s[:rank], vt))
         return tuple(kept), tuple(left)
+
+    def _flow(self, factors: Factors, gradients: Factors) -> Factors:
+        pairs = zip(factors, gradients, strict=True)
+        return tuple(np.concatenate([g @ f[len(g) :], g.T @ f[: len(g)]]) - self.decay * f for f, g in pairs)
+
+    def _speed(self, factors: Factors, gradients: Factors) -> float:
+        """Return |(H - λ) Z| / |Z|, the largest over the matrices, in largest entries."""
+        pairs = zip(factors, self._flow(factors, gradients), strict=True)
+        ratios = (float(np.abs(v).max(initial=0.0)) / float(np.abs(f).max()) for f, v in pairs if f.size)
+        return max(ratios, default=0.0)
 
     def _products(self, factors: Factors) -> list[torch.Tensor]:
         return [torch.from_numpy(f[:d] @ f[d:].T) for f, (d, _) in self._zip(factors)]
@@ -293,26 +308,31 @@ def _from_svd(u: Array, s: Array, vt: Array) -> Array:
     return np.concatenate([u[:, : len(s)], vt[: len(s)].T]) * np.sqrt(s)
 
 
-def _pull(factors: Array, gradient: Array, shape: tuple[int, int]) -> float:
-    """Return |u⊥ᵀ G v⊥| of a product with one direction missing."""
-    left, right = complement(factors, shape)
-    return abs(float((left.T @ gradient @ right)[0, 0]))
+@dataclass(frozen=True)
+class _Left:
+    """A direction u vᵀ that left; the last one of a square, full product cannot turn, only come back or change sign."""
+
+    matrix: int
+    u: Array
+    v: Array
+    last: bool
+
+
+def _pull(direction: _Left, factors: Factors, gradients: Factors, shapes: Sequence[tuple[int, int]]) -> float:
+    """Return how fast a direction that left grows outside the active ones: it stays away below λ."""
+    j = direction.matrix
+    left, right = complement(factors[j], shapes[j])
+    outside = left.T @ gradients[j] @ right
+    if not direction.last or outside.size > 1:
+        return float(np.linalg.norm(outside, 2))
+    side = float(left[:, 0] @ direction.u) * float(right[:, 0] @ direction.v)
+    return math.copysign(1.0, side) * float(outside[0, 0])
 
 
 def swap(gradient: Array) -> Array:
     """Return H = [[0, G], [Gᵀ, 0]]."""
     d, columns = gradient.shape
     return np.block([[np.zeros((d, d)), gradient], [gradient.T, np.zeros((columns, columns))]])
-
-
-def _flow(factors: Factors, gradients: Factors) -> Factors:
-    return tuple(np.concatenate([g @ f[len(g) :], g.T @ f[: len(g)]]) for f, g in zip(factors, gradients, strict=True))
-
-
-def _speed(factors: Factors, gradients: Factors) -> float:
-    """Return |H Z| / |Z|, the largest over the matrices, in largest entries."""
-    pairs = zip(factors, _flow(factors, gradients), strict=True)
-    return max((float(np.abs(v).max(initial=0.0)) / float(np.abs(f).max()) for f, v in pairs if f.size), default=0.0)
 
 
 def _product_derivative(factors: Array, shape: tuple[int, int]) -> Array:

@@ -5,6 +5,8 @@ Symbols:
     G⊥          P_U G P_V, the gradient outside the active directions; σ_1 ≥ σ_2 ≥ ... its singular values
     s_1 ≥ ...   exponents of the directions that wait: their size is α^(1 - s); they start at 0
     Δ_j         (1 - s_j1) / σ_j1, time until the first direction of product j joins   (8')
+    λ           weight decay: every column shrinks as e^(-λt) beside the flow, so that a direction has the size
+                α^(1 + λT - s), and Δ_j = (1 + λT - s_j1) / (σ_j1 - λ)
     sign        of det(M + G⊥): square products whose factors have at least d columns live in SO(d, d), where the
                 smallest exponent carries a sign
 """
@@ -57,18 +59,22 @@ class Outside:
             v[:, -1:] *= self.sign
         return np.concatenate([self.u, v]) / math.sqrt(2.0)
 
-    def time_until_active(self, exponents: Array) -> float:
-        """Return Δ = (1 - s_1) / σ_1; with one signed exponent (1 - sign · s) / σ. Equation (8')."""
-        if len(exponents) == 0 or self.sigma[0] == 0:
+    def time_until_active(self, exponents: Array, wall: float, decay: float) -> float:
+        """Return Δ = (wall - s_1) / (σ_1 - λ), infinite where σ_1 ≤ λ; with one signed exponent sign · s for s.
+
+        The wall is 1 + λT. Equation (8').
+        """
+        if len(exponents) == 0 or self.sigma[0] <= decay * (1 + _ZERO):
             return math.inf
         first = self.sign * exponents[0] if self.sign and len(exponents) == 1 else exponents[0]
-        return max(0.0, (1.0 - float(first)) / float(self.sigma[0]))
+        return max(0.0, (wall - float(first)) / (float(self.sigma[0]) - decay))
 
 
 def matrix_stages(
     net: MatrixNetwork,
     *,
     ranks: Sequence[int] | None = None,
+    weight_decay: float = 0.0,
     t_end: float = math.inf,
     max_stages: int | None = None,
     rtol: float = 1e-6,
@@ -83,9 +89,13 @@ def matrix_stages(
     [Z_a, ε (u_1; v_1)] to its limit, with an implicit method and Newton's at the end. The rule is derived and tested,
     not proved; 1 × 1 products give back `incremental_stages`.
 
+    With weight decay, the flow of L + ½ λ Σ ‖Z_j‖², every column is in addition multiplied by e^(-λt). A direction with
+    σ_i ≤ λ never joins, each stationary point is one of L + λ Σ ‖M_j‖_*, the nuclear norm, and directions may leave.
+
     Args:
         net: The network.
         ranks: Number of columns r_j of the factors of each product; min(d_j, d'_j) if None.
+        weight_decay: λ, the strength of ½ λ ‖θ‖². `losses` leave the penalty out, and there is no `predict`.
         t_end: Leave out stages after this rescaled time; the status says if there are any.
         max_stages: Stop after this many stages; four times the sum of ranks if None.
         rtol: Tolerance of a step of phase B, relative to the norm of each column.
@@ -116,7 +126,9 @@ def matrix_stages(
         raise ValueError(f"`rtol` must be from 1e-12 to below 1; got {rtol}: 1e-6 is usual.")
     if max_steps < 1:
         raise ValueError(f"`max_steps` must be at least 1; got {max_steps}: 2000 is usual.")
-    run = _Run(net, allowed, rtol, max_steps, on_stage)
+    if not 0 <= weight_decay < math.inf:
+        raise ValueError(f"`weight_decay` must be zero or positive; got {weight_decay}: it is the λ of ½ λ ‖θ‖².")
+    run = _Run(net, allowed, float(weight_decay), rtol, max_steps, on_stage)
     return run.stages(t_end, 4 * sum(allowed) if max_stages is None else max_stages)
 
 
@@ -127,12 +139,14 @@ class _Run:
         self,
         net: MatrixNetwork,
         allowed: tuple[int, ...],
+        decay: float,
         rtol: float,
         max_steps: int,
         on_stage: Callable[[float], None] | None,
     ) -> None:
-        self.net, self.allowed, self.rtol, self.max_steps, self.on_stage = net, allowed, rtol, max_steps, on_stage
-        self.flow = ActiveFlow(net)
+        self.net, self.allowed, self.decay = net, allowed, decay
+        self.rtol, self.max_steps, self.on_stage = rtol, max_steps, on_stage
+        self.flow = ActiveFlow(net, decay)
         self.factors: Factors = tuple(np.zeros((sum(shape), 0)) for shape in net.shapes)
         self.exponents = [np.zeros(min(*shape, r)) for shape, r in zip(net.shapes, allowed, strict=True)]
         self.loss, self.gradients = self.flow.gradients(self.factors)
@@ -168,6 +182,7 @@ class _Run:
             certificates=tuple(self.certificates),
             factors=_tensors(factors),
             ranks_allowed=self.allowed,
+            weight_decay=self.decay,
             status=status,
             num_gradients=self.flow.num_gradients,
             num_hessian_products=self.flow.num_hessian_products,
@@ -176,8 +191,14 @@ class _Run:
             _transitions=tuple(self.transitions),
         )
 
+    @property
+    def wall(self) -> float:
+        """The exponent at which a direction joins."""
+        return 1.0 + self.decay * self.t
+
     def _delta(self) -> list[float]:
-        return [o.time_until_active(s) for o, s in zip(self.outside, self.exponents, strict=True)]
+        pairs = zip(self.outside, self.exponents, strict=True)
+        return [o.time_until_active(s, self.wall, self.decay) for o, s in pairs]
 
     def _stage(self, delta: list[float]) -> Status:
         """Phases A and B of one stage."""
@@ -203,12 +224,13 @@ class _Run:
         epsilon = self._epsilon(j, u, v, float(sigma[0]))
         start = list(self.factors)
         start[j] = np.column_stack([start[j], epsilon / math.sqrt(2.0) * np.concatenate([u, v])])
-        self.exponents[j] = self.exponents[j][1:]  # (10')
+        self.exponents[j] = self.exponents[j][1:]  # (10'): it is 1, or 1 + λT
         end = self.flow.settle(tuple(start), scale=self.scale, rtol=self.rtol, max_steps=self.max_steps)
         self.factors, self.loss, self.gradients = end.factors, end.loss, end.gradients
         self.outside = self._outside()
         for i in end.left:  # the direction waits again, at the wall that it came from
-            self.exponents[i] = np.array([-float(self.outside[i].sign)])
+            side = self._side(end.steps[-1].end[i], i) if len(self.exponents[i]) == 0 and self.outside[i].sign else 1.0
+            self.exponents[i] = np.concatenate([[side * self.wall], self.exponents[i]])
         self.transitions.append(Transition(epsilon, end.steps))
         self.certificates.append(
             MatrixCertificate(
@@ -231,10 +253,15 @@ class _Run:
             self.on_stage(self.t)
         return end.status
 
+    def _side(self, factors: Array, j: int) -> float:
+        """Return the sign of det M, which is the sign of the last exponent of a square product with all its columns."""
+        d = self.net.shapes[j][0]
+        return float(np.linalg.slogdet(factors[:d] @ factors[d:].T)[0])
+
     def _epsilon(self, j: int, u: Array, v: Array, sigma: float) -> float:
         """Return the norm of the winner's column at the start of phase B, small beside what it will reach."""
         curvature = self.flow.curvature_along(self.factors, j, np.outer(u, v))
-        return _EPSILON * min(1.0, math.sqrt(sigma / curvature)) if curvature > 0 else _EPSILON
+        return _EPSILON * min(1.0, math.sqrt((sigma - self.decay) / curvature)) if curvature > 0 else _EPSILON
 
     def _products(self, factors: Factors) -> Factors:
         return tuple(f[:d] @ f[d:].T for f, (d, _) in zip(factors, self.net.shapes, strict=True))

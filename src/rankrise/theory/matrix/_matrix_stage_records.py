@@ -39,7 +39,8 @@ class MatrixCertificate:
         curvature: λ_min of the Hessian on the active columns modulo gauge, at the new stationary point; NaN if phase B
             has no limit.
         sign_flips: The square products whose last exponent was driven back towards zero on the plateau before.
-        left: The products whose last direction left in phase B.
+        left: The product of each direction that left in phase B: the last one of a square product, or with weight
+            decay any one.
         duration: Length of phase B, in time that is not rescaled, until the flow rests.
         has_limit: Whether phase B has a limit; if not, `status` of the stages says why.
         tie_at: The first stage (counted from 1), up to this one, whose winner tied; None if there was no tie.
@@ -127,6 +128,7 @@ class MatrixStages:
         certificates: What the rule assumes, one record per stage.
         factors: K + 1 tuples of the active columns [A_j; B_j], balanced.
         ranks_allowed: Number of columns r_j of each factor.
+        weight_decay: λ of the penalty ½ λ ‖θ‖², 0 for the flow of the paper.
         status: How the algorithm ended, with a remedy.
         num_gradients: Gradients computed.
         num_hessian_products: Products with the Hessian computed.
@@ -145,6 +147,7 @@ class MatrixStages:
     certificates: tuple[MatrixCertificate, ...]
     factors: tuple[tuple[Tensor, ...], ...]
     ranks_allowed: tuple[int, ...]
+    weight_decay: float
     status: Status
     num_gradients: int
     num_hessian_products: int
@@ -182,6 +185,11 @@ class MatrixStages:
             raise ValueError(f"`log10_alpha` must be negative and finite; got {log10_alpha}: pass for example -32.")
         if not 0 < threshold < math.inf:
             raise ValueError(f"`threshold` must be positive; got {threshold}: 1e-3 is usual.")
+        if self.weight_decay:
+            raise ValueError(
+                f"`predict` needs stages without weight decay; got weight_decay={self.weight_decay}: with it the limit "
+                "is all that there is."
+            )
         starts = checked_start(start, self._net.shapes, self.ranks_allowed)
         waits = torch.diff(self.times, prepend=torch.zeros(1, dtype=torch.float64)).tolist()
         stages = [

@@ -1,4 +1,4 @@
-"""Run a model beside its training without a trace: its mode, its random numbers and its gradients stay as they are."""
+"""Run a model beside its training without a trace: its mode, the random numbers and its gradients stay as they are."""
 
 import contextlib
 import sys
@@ -16,7 +16,7 @@ Inputs = Tensor | Mapping[str, Any] | Sequence[Any]  # what the model is called 
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The model itself, without torch.compile, DDP or DataParallel around it.
+    """Return the model itself, without torch.compile, DDP or DataParallel around it.
 
     >>> layer = nn.Linear(2, 2)
     >>> bare(nn.DataParallel(layer)) is layer
@@ -35,7 +35,7 @@ def refuse_sharded(model: nn.Module, probe: str) -> None:
     """Refuse a model that one process alone cannot run.
 
     Raises:
-        ValueError: Its parameters are sharded.
+        ValueError: The parameters of the model are sharded.
     """
     if is_sharded(model):
         raise ValueError(
@@ -46,14 +46,14 @@ def refuse_sharded(model: nn.Module, probe: str) -> None:
 
 @contextlib.contextmanager
 def aside(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[None]:
-    """In the block the model is in evaluation mode; afterwards everything is as it was.
+    """Put the model into evaluation mode inside the block, and leave everything as it was.
 
-    Restored are the mode of every module and the random numbers of the CPU and of the model's device. Compiled
+    The mode of every module is restored, and so are the random numbers of the CPU and of the model's device. Compiled
     functions run uncompiled in the block, so that hooks and replaced functions are seen and nothing is compiled again.
 
     Args:
         model: The model that is run in the block.
-        autocast: The dtype of autocast in the block; no autocast for None.
+        autocast: The dtype of autocast in the block; None for no autocast.
 
     >>> model = nn.Dropout(0.5)
     >>> with aside(model):
@@ -68,7 +68,7 @@ def aside(model: nn.Module, autocast: torch.dtype | None = None) -> Iterator[Non
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=on_gpu))
         stack.enter_context(torch.autocast(device.type, autocast, enabled=autocast is not None))
-        if "torch._dynamo" in sys.modules:  # otherwise nothing can have been compiled
+        if "torch._dynamo" in sys.modules:  # without this module nothing can have been compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.callback(_restore, modes)
         for module, _ in modes:
@@ -82,7 +82,7 @@ def _restore(modes: Sequence[tuple[nn.Module, bool]]) -> None:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the first parameter is; the CPU for a model without parameters."""
+    """Return the device of the first parameter; the CPU for a model without parameters."""
     parameter = next(model.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
 
@@ -91,7 +91,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and keywords
 
 
 def as_call(inputs: Inputs) -> Call:
-    """A tensor is the only argument, a mapping has keywords, a sequence has arguments.
+    """Return arguments and keywords: a tensor is the only argument, a mapping has keywords, a sequence has arguments.
 
     >>> as_call({"tokens": 3}), as_call([1, 2])
     (((), {'tokens': 3}), ((1, 2), {}))
@@ -102,14 +102,14 @@ def as_call(inputs: Inputs) -> Call:
 
 
 def of_each(function: Callable[[Tensor], Tensor], call: Call) -> Call:
-    """The call with the function applied to every tensor in it."""
+    """Return the call with the function applied to every tensor in it."""
     args, kwargs = call
     every = [function(x) if isinstance(x, Tensor) else x for x in (*args, *kwargs.values())]
     return tuple(every[: len(args)]), dict(zip(kwargs, every[len(args) :], strict=True))
 
 
 def outputs_of(result: Any) -> Tensor:
-    """The tensor that a model gives: itself, the field `logits`, or the first entry of a tuple.
+    """Return the tensor in the result of a model: the result itself, its field `logits`, or its first entry.
 
     Raises:
         ValueError: There is no such tensor.
@@ -131,7 +131,7 @@ def outputs_of(result: Any) -> Tensor:
 
 
 class Clock:
-    """When a probe reads: at every measurement of the tracker, or only at those that its own schedule allows."""
+    """Tells when a probe reads: at every measurement of the tracker, or only at those that its own schedule allows."""
 
     def __init__(self, every: int | Schedule | None) -> None:
         self._due = None if every is None else as_schedule(every)

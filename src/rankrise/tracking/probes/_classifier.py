@@ -1,4 +1,4 @@
-"""`ClassifierProbe`: signs in the last layer that a slingshot is under way, before the loss spikes."""
+"""`ClassifierProbe`: numbers of the last layer that announce a slingshot before the loss spikes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,8 +44,8 @@ class ClassifierProbe:
         """Say which layer is the last.
 
         Args:
-            module: Its name in the model. By default the last linear layer with one of the names classifier, head,
-                lm_head, fc, proj_out, score or embed_out.
+            module: The name of the layer in the model. By default it is the last linear layer that has one of the names
+                classifier, head, lm_head, fc, proj_out, score or embed_out.
             every: When to read, among the steps at which the tracker measures ranks; at all of them by default.
         """
         self._wanted = module
@@ -65,7 +65,7 @@ class ClassifierProbe:
         self._handle = self._network.get_submodule(self._module).register_forward_hook(self._keep)
 
     def read(self, step: int) -> Sequence[Measurement]:
-        """Measure the weights now and the logits of the training batch before."""
+        """Measure the present weights, and the logits of the last training batch."""
         if not self._is_due(step):
             return []
         name = f"{self._module}.weight"
@@ -95,7 +95,7 @@ class ClassifierProbe:
 
 
 def rounding_of(logits: Tensor) -> dict[str, Tensor]:
-    """Share of rows (…, classes) whose softmax rounds to 1, and how far the rounded gradients are from a sum of 0.
+    """Return the share of rows (…, classes) whose softmax rounds to 1, and how far rounded gradients are from sum 0.
 
     >>> {key: round(value.item(), 3) for key, value in rounding_of(torch.tensor([[0.0, 1.0], [0.0, 40.0]])).items()}
     {'absorbed': 0.5, 'imbalance': 0.0}

@@ -36,8 +36,8 @@ class EntropyProbe:
     - `entropy_floor`: mean of the least entropy that logits of the same norm allow
     - `max_logit`: the largest logit of the rows that were read
 
-    Rows that may look at one key only are left out. Dropout is off while the probe reads, so that it sees the network
-    without its noise.
+    Rows that may look at one key only are left out. Dropout is off while the probe reads, so that the entropies are
+    those of the network without noise.
 
     >>> import tempfile
     >>> import rankrise as rr
@@ -62,12 +62,12 @@ class EntropyProbe:
         """Say what to read.
 
         Args:
-            inputs: What the model is called with: a tensor, a mapping of keywords, or a sequence of arguments. None:
-                the first samples of the training batch before, under the autocast that it ran in.
+            inputs: What the model is called with: a tensor, a mapping of keywords, or a sequence of arguments. By
+                default the first samples of the last training batch, under the autocast in which that batch ran.
             samples: How many samples of the training batch to read. Fixed inputs are read whole.
             rows: How many query rows of every sample to read, evenly spaced; None for all.
             every: When to read, among the steps at which the tracker measures ranks; at all of them by default.
-            autocast: The dtype of autocast for fixed inputs: the one that training uses.
+            autocast: The dtype of autocast for fixed inputs; pass the dtype that training uses.
         """
         self._call: Call | None = None if inputs is None else as_call(inputs)
         self._is_fixed, self._autocast = inputs is not None, autocast
@@ -78,7 +78,7 @@ class EntropyProbe:
         self._handle: torch.utils.hooks.RemovableHandle | None = None
 
     def attach(self, model: nn.Module, head_map: HeadMap | None) -> None:
-        """Refuse models whose attention cannot be seen; with fixed inputs this is tried at once.
+        """Refuse models whose attention cannot be seen; with fixed inputs the model is run once to find out.
 
         Raises:
             ValueError: The tracker reads no heads, the weights are sharded, or attention is not computed by
@@ -134,7 +134,7 @@ class EntropyProbe:
         return seen.by_layer()
 
     def _keep(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Keep the first samples of a training batch; they are views, so that nothing is copied."""
+        """Keep the first samples of a training batch as views, so that nothing is copied."""
         if self._is_reading or not module.training:
             return
         batch = next((x.shape[0] for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.ndim), 0)
@@ -148,7 +148,7 @@ class EntropyProbe:
 
 
 def _numbers(calls: Sequence[AttentionRows]) -> Tensor:
-    """Mean entropy, share and floor and the largest logit of every head, (4, heads), over all calls of a layer."""
+    """Return mean entropy, share and floor and the largest logit of every head, (4, heads), over a layer's calls."""
     columns = []
     for rows in calls:
         chooses = rows.visible > 1

@@ -1,4 +1,4 @@
-"""`KernelProbe`: the rank of the empirical kernel while the model trains, a second rank rise among functions."""
+"""`KernelProbe`: the rank of the empirical kernel while the model trains, which may rise like the ranks of weights."""
 
 import os
 from collections.abc import Sequence
@@ -46,13 +46,13 @@ class KernelProbe:
 
         Args:
             inputs: What the model is called with: a tensor, a mapping of keywords, or a sequence of arguments. A
-                hundred samples are enough, best such as the model is not trained on.
-            targets: Their classes (N,), or targets (N, d).
+                hundred samples are enough; samples that the model is not trained on are best.
+            targets: The classes of the samples, (N,), or their targets, (N, d).
             every: When to read, among the steps at which the tracker measures ranks; at all of them by default. A
-                reading costs some training steps.
+                reading takes as long as some training steps.
             start: A file for the kernel at the start. It is written if it is not there, and read if it is, so that a
                 resumed run goes on comparing with its own start.
-            chunk: Samples whose gradients are in memory at a time; two such chunks are.
+            chunk: Number of samples in a chunk; the gradients of two chunks are in memory at a time.
         """
         self._inputs, self._targets, self._is_due, self._chunk = inputs, targets, Clock(every), chunk
         self._path = None if start is None else Path(start)

@@ -30,9 +30,9 @@ from rankrise.tracking.probes._aside import (
 class LazinessProbe:
     """Error of the linearisation at the start, and change of the Jacobian, on a fixed batch.
 
-    Numbers of the model as a whole: `linearisation_error`, `jacobian_change`, `weight_change`, see
-    `rankrise.gauges.Laziness`. All trainable weights are compared with those that they had when the tracker was built,
-    in float32 (float64 for float64 weights), with the model in evaluation mode. A copy of the weights is kept.
+    The numbers of the model as a whole are `linearisation_error`, `jacobian_change` and `weight_change`, see
+    `rankrise.gauges.Laziness`. All trainable weights are compared with their values when the tracker was built, in
+    float32 (float64 for float64 weights), with the model in evaluation mode. A copy of the weights is kept.
 
     A reading costs five Jacobian-vector products, each about twice a forward pass on the batch.
 
@@ -68,7 +68,7 @@ class LazinessProbe:
             every: When to read, among the steps at which the tracker measures ranks; at all of them by default.
             start: A file for the weights at the start. It is written if it is not there, and read if it is, so that a
                 resumed run goes on comparing with its own start.
-            seed: Of the tangents.
+            seed: Seed of the tangents.
         """
         self._call = as_call(inputs)
         self._tangents, self._seed = as_count(tangents, "tangents", least=1), as_count(seed, "seed")
@@ -79,8 +79,8 @@ class LazinessProbe:
         """Keep the weights, and linearise the model there.
 
         Raises:
-            ValueError: The weights are sharded, or the file `start` holds others, or `by_layer` is set and the tracker
-                reads no heads.
+            ValueError: The weights are sharded, or the file `start` holds the weights of another model, or `by_layer`
+                is set and the tracker reads no heads.
         """
         refuse_sharded(model, "LazinessProbe")
         if self._by_layer and head_map is None:
@@ -95,14 +95,14 @@ class LazinessProbe:
             self._starts = [self._along(names) for _, names in self._layers] if self._by_layer else []
 
     def read(self, step: int) -> Sequence[Measurement]:
-        """Compare the model now with its linearisation."""
+        """Compare the present model with its linearisation."""
         if not self._is_due(step):
             return []
         weights = self._weights()
         with aside(self._network):
             found = laziness(self._outputs, weights, self._start)
             layers = [laziness(self._outputs, weights, start).jacobian_change for start in self._starts]
-        # While the outputs have not moved there is no error, and no row of it.
+        # While the outputs have not moved there is no error, and therefore no row of the error.
         whole = [Measurement(name, value) for name, value in vars(found).items() if not value.isnan()]
         if not layers:
             return whole
@@ -117,7 +117,7 @@ class LazinessProbe:
         return linearise(self._outputs, self._start.weights, tangents=self._tangents, names=names, seed=self._seed)
 
     def _own_names(self, parameters: Sequence[str]) -> list[str]:
-        """Names in the bare network of the weights behind the names that a head map has."""
+        """Return the names that the weights of a head map have in the bare network."""
         known = {id(weight): name for name, weight in self._network.named_parameters()}
         every = dict(self._model.named_parameters(remove_duplicate=False))
         found = []
@@ -142,7 +142,7 @@ class LazinessProbe:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """In float32 at least, if it holds such numbers."""
+    """Return the tensor in float32 at least, if it holds floating-point numbers."""
     return tensor.float() if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
 
 

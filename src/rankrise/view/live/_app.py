@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _ASSETS = Path(__file__).parent / "assets"
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
-_HEARTBEAT = 15.0  # seconds after which a stream without news says that it is still there
-_LEAST_PAUSE = 0.25  # seconds between two messages of one stream
-_MOST_RUNS = 12  # that one page shows over each other
+_HEARTBEAT = 15.0  # seconds without news after which a stream says that it is still there
+_LEAST_PAUSE = 0.25  # least seconds between two messages of one stream
+_MOST_RUNS = 12  # most runs that one page shows over each other
 
 
 def live_app(hub: Hub, *, token: str, host: str = "127.0.0.1") -> Guard:
-    """The application that shows the runs of a hub.
+    """Make the application that shows the runs of a hub.
 
     | address after the token | answer |
     |---|---|
@@ -127,7 +127,7 @@ async def _is_known(hub: Hub, run_id: str) -> bool:
 
 
 async def _events(hub: Hub, targets: tuple[str, ...]) -> AsyncIterator[bytes]:
-    """An event for every target, and then one whenever a target has changed."""
+    """Yield an event for every target, and then one whenever a target has changed."""
     with hub.page(targets) as page:
         if LIST in targets:
             await hub.refresh_list()
@@ -147,7 +147,7 @@ async def _event(hub: Hub, page: Page, target: str) -> bytes:
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
-    """The files of the page by name, read once: no request can name another file."""
+    """Return the files of the page by name; they are read once, so that no request can name another file."""
     found = {
         path.name: (path.read_bytes(), _KINDS[path.suffix])
         for path in sorted(_ASSETS.iterdir())

@@ -1,4 +1,4 @@
-"""The runs below a folder, as a list that is cheap to make again: only what has changed is read."""
+"""The runs below a folder, as a list that is cheap to make again, because only runs that have changed are read."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from rankrise.store import RunFollower, UntrustedFolder, UntrustedInputError, is
 _MANIFEST = "MANIFEST.json"
 _FILES = (_MANIFEST, "spec.json", "metrics.arrows", "metrics.parquet")
 _VERDICTS = "verdicts.json"
-_MOST_LEVELS = 6  # of folders below the one that is served
+_MOST_LEVELS = 6  # most levels of folders below the one that is served
 _MOST_VERDICTS = 2000
 _MOST_FIELDS = 200  # of a spec that are compared with those of other runs
 _MOST_TOLD = 4  # fields that tell a run from those beside it
@@ -30,11 +30,11 @@ class Listed:
     """One run of the list.
 
     Attributes:
-        id: What the page calls the run: a hash of its path, so that no path ever comes back from a page.
+        id: The name that the page has for the run: a hash of its path, so that no path ever comes back from a page.
         path: The path of its folder relative to the folder that is served; empty for that folder itself.
         state: "finished", "running", "stopped" or "damaged".
         problem: Why the run is damaged, in a sentence; otherwise empty.
-        experiment: The name of the experiment; empty for a run of anyone's own loop.
+        experiment: The name of the experiment; empty for a run of somebody's own training loop.
         num_layers: Number of layers with attention that are tracked.
         num_heads: Number of tracked heads of every layer, smallest and largest.
         changed: When its table was last written, in seconds since 1970.
@@ -55,7 +55,7 @@ class Listed:
     differs: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """What the page reads."""
+        """Return the fields that the page reads."""
         return {
             "id": self.id,
             "path": self.path,
@@ -70,14 +70,14 @@ class Listed:
 
 
 class Changes(NamedTuple):
-    """What has changed since the last look: the runs that are new or changed, and the ids of those that are gone."""
+    """What has changed since the last look: the runs that are new or changed, and the ids of runs that are gone."""
 
     changed: list[Listed]
     gone: list[str]
 
 
 class Catalogue:
-    """The runs below a folder. Links are not followed, and nothing is looked for inside a run.
+    """The runs below a folder. Links are not followed, and runs are not looked for inside a run.
 
     Args:
         root: The folder that is served; it may itself be a run.
@@ -95,7 +95,7 @@ class Catalogue:
         return [entry for _, entry in sorted(self._entries.items())]
 
     def find(self, run_id: str) -> Listed | None:
-        """The run that has an id; None if there is none."""
+        """Return the run that has this id; None if no run has it."""
         return next((entry for entry in list(self._entries.values()) if entry.id == run_id), None)
 
     def folder(self, path: str) -> UntrustedFolder:
@@ -124,7 +124,7 @@ class Catalogue:
             return Changes(changed, [entry.id for path, entry in before.items() if path not in entries])
 
     def verdicts(self) -> list[dict[str, Any]]:
-        """The verdicts of every `verdicts.json` below the folder, with the fields that the page shows, as text."""
+        """Return the verdicts of every `verdicts.json` below the folder: the fields that the page shows, as text."""
         found: list[dict[str, Any]] = []
         for path in self._verdicts:
             try:
@@ -139,7 +139,7 @@ class Catalogue:
         return found[:_MOST_VERDICTS]
 
     def _walk(self) -> tuple[dict[str, Stamp], list[str]]:
-        """The stamps of all runs by path, and the folders that hold verdicts."""
+        """Return the stamps of all runs by path, and the folders that hold verdicts."""
         found: dict[str, Stamp] = {}
         verdicts: list[str] = []
         for path, folder, names in _folders(self.root, "", _MOST_LEVELS):
@@ -150,13 +150,13 @@ class Catalogue:
         return found, verdicts
 
     def _entry(self, path: str, stamp: Stamp) -> Listed:
-        """The entry of a run: the one before if nothing has changed."""
+        """Return the entry of a run, which is the earlier one if nothing has changed."""
         before = self._entries.get(path)
         is_same = before is not None and self._stamps.get(path) == stamp
         if before is not None and is_same and before.state in ("finished", "damaged"):
             return before
         entry = self._read(path, stamp)
-        if before is not None and is_same and before.state == entry.state:  # nobody has stopped or resumed it
+        if before is not None and is_same and before.state == entry.state:  # the run was not stopped or resumed either
             return before
         return entry
 
@@ -207,13 +207,13 @@ def _told_apart(entries: Mapping[str, Listed]) -> dict[str, Listed]:
 
 
 def _folders(folder: Path, path: str, levels: int) -> Iterator[tuple[str, Path, set[str]]]:
-    """Every folder: its path below the root, itself, and the names of its regular files; not those inside a run."""
+    """Yield every folder that is not inside a run: its path below the root, itself, and the names of its files."""
     try:
         with os.scandir(folder) as scan:
             entries = list(scan)
         files = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
         inner = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except OSError:  # it was removed just now, or may not be read
+    except OSError:  # the folder was removed just now, or may not be read
         return
     yield path, folder, files
     if _MANIFEST in files or not levels:

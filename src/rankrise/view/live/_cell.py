@@ -13,8 +13,8 @@ from rankrise.view.live._snapshot import snapshot
 _WIDTH, _HEIGHT = 300, 170
 _LEFT, _TOP, _RIGHT, _BOTTOM = 44, 22, 8, 20
 _NAMES = {"kq": "stable rank of kq", "vo": "stable rank of vo"}
-_BRIGHTEST = 0.75  # of the ramp for dark pages: such colours are seen on white as well
-_MOST_NAMED = 12  # layers in the legend
+_BRIGHTEST = 0.75  # end of the part of the dark page's ramp that is used: its colours are seen on white as well
+_MOST_NAMED = 12  # most layers in the legend
 
 
 class _Line(NamedTuple):
@@ -29,7 +29,7 @@ def run_cell(folder: Path, followed: Followed, *, with_stages: bool = False) -> 
 
     Args:
         folder: The run directory.
-        followed: What was read of it.
+        followed: What was read of the run.
         with_stages: Whether to look for stages, which may take a second, and to mark them.
     """
     run = RunData.of_followed(folder, followed)
@@ -87,7 +87,7 @@ def _chart(title: str, lines: Sequence[_Line], marks: Sequence[float]) -> str:
 
     def path(line: _Line) -> str:
         found = [(x(s), y(v)) for s, v in zip(line.steps, line.values, strict=True) if v is not None]
-        if len(found) == 1:  # which a line does not show
+        if len(found) == 1:  # a line of one point would not be seen
             return f'<circle cx="{found[0][0]:.1f}" cy="{found[0][1]:.1f}" r="3" fill="{line.colour}"/>'
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in found)
         return f'<polyline fill="none" stroke="{line.colour}" stroke-width="1.6" points="{points}"/>'

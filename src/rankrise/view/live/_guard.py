@@ -1,7 +1,7 @@
 """Who may read the page: the token in its address, the name of the host, and nothing but GET and HEAD.
 
-A web page of somebody else in the same browser must not read runs. It does not know the token. If it makes a name of
-its own lead to this machine (DNS rebinding), that name is not among the hosts that are answered.
+A web page of somebody else in the same browser must not read runs. Such a page does not know the token. If its owner
+makes a host name lead to this machine (DNS rebinding), that name is not among the hosts that are answered.
 """
 
 import ipaddress
@@ -33,12 +33,12 @@ _ANY = frozenset({"0.0.0.0", "::", ""})
 
 
 class Guard:
-    """Answers only requests that name the right host and whose path begins with the token, and hides the token from it.
+    """Lets only those requests pass that name the right host and whose path begins with the token.
 
     Args:
-        app: What answers the requests that may pass; it sees the path after the token.
+        app: The application that answers these requests; it sees the path after the token only.
         token: What the address must hold.
-        host: The address that is listened on.
+        host: The address that the server listens on.
     """
 
     def __init__(self, app: App, token: str, host: str) -> None:
@@ -74,7 +74,7 @@ class Guard:
 
 
 def is_host(value: str, listening: str) -> bool:
-    """Whether a `Host` header names this machine, as far as the address that is listened on says.
+    """Whether a `Host` header names this machine, judged by the address that the server listens on.
 
     >>> is_host("localhost:8321", "127.0.0.1"), is_host("evil.example", "127.0.0.1"), is_host("[::1]:80", "::1")
     (True, False, True)
@@ -95,7 +95,7 @@ def is_host(value: str, listening: str) -> bool:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a name is a number, which nobody's name server can make lead elsewhere."""
+    """Whether a name is an address in numbers, which no name server can make lead elsewhere."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What all open pages share: one list, one reader for each run, and a note of which page must be told of what."""
+"""What all open pages share: one list, one reader for each run, and a record of the changes that each page must get."""
 
 import asyncio
 import contextlib
@@ -20,9 +20,9 @@ _POLL = 0.4  # seconds between two looks at the runs that pages show
 _LIST_POLL = 1.0  # seconds between two looks at the folder, while a page shows the list
 _SHARE = 0.2  # of a core that looking at the folder may take
 _KEPT = 30.0  # seconds that a run stays in memory after the last page has left it
-_MOST_IDLE = 16  # runs that stay in memory so long
-_LARGEST = 2**26  # bytes of a table that is summarised in the list before anybody opens the run
-LIST = ""  # what a page that shows the list looks at
+_MOST_IDLE = 16  # most runs that stay in memory without a page
+_LARGEST = 2**26  # most bytes of a table that is summarised in the list before anybody opens the run
+LIST = ""  # the target of a page that shows the list
 
 _Found = TypeVar("_Found")
 
@@ -38,7 +38,7 @@ class Page:
 
     targets: tuple[str, ...]
     waiting: set[str]
-    version: int = -1  # of the list that the page has
+    version: int = -1  # version of the list that the page has
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tell(self, target: str) -> None:
@@ -47,7 +47,7 @@ class Page:
         self._event.set()
 
     async def changed(self, seconds: float) -> set[str]:
-        """What has changed, as soon as something has; nothing after so many seconds."""
+        """Return what has changed as soon as something has, or nothing after so many seconds."""
         if not self.waiting:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._event.wait(), seconds)
@@ -62,9 +62,9 @@ class _Row:
 
     entry: Listed | None  # None if the run is gone
     summary: dict[str, Any] = field(default_factory=dict)
-    of: Listed | None = None  # the entry that the summary is of
-    version: int = 0  # of the list, when the row changed last
-    free_at: float = 0.0  # when it may be summarised again
+    of: Listed | None = None  # the entry that the summary belongs to
+    version: int = 0  # version of the list in which the row changed last
+    free_at: float = 0.0  # time from which the run may be summarised again
 
     @property
     def changed(self) -> float:
@@ -94,7 +94,7 @@ class Hub:
 
     @contextlib.contextmanager
     def page(self, targets: tuple[str, ...]) -> Iterator[Page]:
-        """An event stream that looks at runs, or at the list."""
+        """Register an event stream that looks at runs, or at the list, as long as the context lasts."""
         page = Page(targets, set(targets))
         watched = [self.watched(target) for target in targets if target != LIST]
         self._pages.add(page)
@@ -109,7 +109,7 @@ class Hub:
                 run.idle_since = time.monotonic()
 
     def watched(self, run_id: str) -> Watched:
-        """The reader of a run; it is made if there is none.
+        """Return the reader of a run, which is made if there is none yet.
 
         Raises:
             LookupError: No run of the list has this id.
@@ -122,7 +122,7 @@ class Hub:
         return self._watched[run_id]
 
     async def refresh_list(self) -> None:
-        """Look at the folder again, if that was not done just now."""
+        """Look at the folder again, unless it was looked at just now."""
         if time.monotonic() - self._listed_at < max(_LIST_POLL, self._list_cost / _SHARE):
             return
         self._listed_at = time.monotonic()
@@ -138,7 +138,7 @@ class Hub:
             self._tell(LIST)
 
     def list_json(self, page: Page | None = None) -> bytes:
-        """The list, or what is new in it for a page."""
+        """Return the list as JSON; for a page that has an earlier version, only the rows that are new."""
         since = -1 if page is None else page.version
         new = {run_id: row for run_id, row in self._rows.items() if row.version > since}
         if page is not None:
@@ -183,7 +183,7 @@ class Hub:
             await asyncio.sleep(_LIST_POLL / 2)
 
     async def _summarise(self) -> None:
-        """Read every run once for the list, and those that change again, as long as a page shows the list."""
+        """Summarise every run once for the list, and a run that changes again, as long as a page shows the list."""
         while True:
             for row in sorted(self._rows.values(), key=lambda row: -row.changed):
                 if not any(LIST in page.targets for page in self._pages):
@@ -210,7 +210,7 @@ class Hub:
                 return summary(RunData.of_followed(self.catalogue.root / entry.path, follower.read()))
             finally:
                 follower.close()
-        except Exception:  # whatever a run from somebody else holds, the others are listed
+        except Exception:  # a run may hold anything, and the others must be listed
             return {}
 
     def _tell(self, target: str) -> None:

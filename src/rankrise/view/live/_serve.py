@@ -10,7 +10,7 @@ from rankrise._extras import require
 from rankrise.view.live._app import live_app
 from rankrise.view.live._hub import Hub
 
-PORT = 8321  # the one that is tried first
+PORT = 8321  # the port that is tried first
 
 
 def serve(
@@ -20,9 +20,10 @@ def serve(
 
     Args:
         folder: The folder; it may itself be a run, and runs that begin later appear.
-        host: The address to listen on. Any other than the default lets other machines ask, and they need the token too.
+        host: The address to listen on. Any other than the default lets other machines send requests, which need the
+            token too.
         port: The port; by default 8321, or a free one if that is taken.
-        started: Is called with the address of the page, which holds a token, when it can be opened.
+        started: Called with the address of the page, which holds a token, when the page can be opened.
 
     Raises:
         ModuleNotFoundError: starlette or uvicorn is not installed.
@@ -52,7 +53,7 @@ def serve(
     )
     server = Server(settings)
     if started is not None:
-        started(url)  # the port is taken already, so that a page that is opened now waits for its answer
+        started(url)  # the socket listens already, so that a page that is opened now waits for its answer
     try:
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has closed everything
             server.run(sockets=[listening])
@@ -61,7 +62,7 @@ def serve(
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket that listens on a port, or on a free one if none is asked for and the usual one is taken."""
+    """Return a socket that listens on a port, or on a free one if no port is asked for and the usual one is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in (PORT, 0) if port is None else (port,):
         listening = socket.socket(family, socket.SOCK_STREAM)

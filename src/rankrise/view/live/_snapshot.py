@@ -1,4 +1,4 @@
-"""One run as JSON values for the page: curves with a few hundred points however long the run is, heads, stages."""
+"""One run as JSON values for the page: heads, stages, and curves with a few hundred points however long the run is."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,19 +8,19 @@ import numpy as np
 from rankrise.runs import Array, Curve, NotMeasurable, RunData, RunStage, layer_means, whole_numbers
 from rankrise.view._json import short
 
-_MOST_POINTS = 400  # of a curve
-_MOST_HEADS = 4096  # of the heat map
-_MOST_SPECTRA = 200  # steps that the scrubber goes through
-_MOST_VALUES = 128  # singular values of a spectrum
-_MOST_TOLD = 200  # stages and notes
-_MOST_ALERTS = 10  # that stand above the curves; a run may have one for every head
+_MOST_POINTS = 400  # most points of a curve
+_MOST_HEADS = 4096  # most heads in the heat map
+_MOST_SPECTRA = 200  # most steps that the scrubber goes through
+_MOST_VALUES = 128  # most singular values of a spectrum
+_MOST_TOLD = 200  # most stages, and most notes
+_MOST_ALERTS = 10  # most alerts above the curves, because a run may have one for every head
 _CIRCUITS = ("kq", "vo")
 _OF_LAYERS = ("stable_rank", "effective_rank", "frobenius_norm", "spectral_norm")
 _OF_PROBES = ("attention_entropy_share", "max_logit", "jacobian_change")
 
 
 def snapshot(run: RunData, state: str, stages: Sequence[RunStage] | None) -> dict[str, Any]:
-    """What the page shows of a run.
+    """Return what the page shows of a run.
 
     Args:
         run: The run.
@@ -49,7 +49,7 @@ def snapshot(run: RunData, state: str, stages: Sequence[RunStage] | None) -> dic
 
 
 def spectra(run: RunData, *, circuit: str, layer: int, head: int) -> dict[str, Any]:
-    """The singular values of the change of one head at every step at which they were measured, or at 200 of them.
+    """Return the singular values of the change of one head at the steps of its spectra, or at 200 of these steps.
 
     Raises:
         NotMeasurable: The run has no such spectrum.
@@ -61,9 +61,9 @@ def spectra(run: RunData, *, circuit: str, layer: int, head: int) -> dict[str, A
 
 
 def thinned(steps: Array, values: Array, most: int = _MOST_POINTS) -> tuple[Array, Array, Array, Array]:
-    """A curve (S, ...) of at most `most` points: steps, and mean, smallest and largest value of neighbouring samples.
+    """Thin a curve (S, ...) to at most `most` points: steps, and mean, least and largest value of neighbouring samples.
 
-    What is not finite is left out; a point of which nothing is left is NaN.
+    Samples that are not finite are left out; a point without any other sample is NaN.
 
     >>> thinned(np.arange(4.0), np.array([1.0, 3.0, np.nan, 9.0]), most=2)[1:]
     (array([2., 9.]), array([1., 9.]), array([3., 9.]))
@@ -77,12 +77,12 @@ def thinned(steps: Array, values: Array, most: int = _MOST_POINTS) -> tuple[Arra
     low = np.minimum.reduceat(np.where(there, values, np.inf), edges[:-1], axis=0)
     high = np.maximum.reduceat(np.where(there, values, -np.inf), edges[:-1], axis=0)
     mean = np.divide(total, counts, out=np.full(total.shape, np.nan), where=counts > 0)
-    # the last step of each block, so that the curve ends where the run does
+    # Each point has the last step of its block, so that the curve ends where the run ends.
     return steps[edges[1:] - 1], mean, np.where(counts > 0, low, np.nan), np.where(counts > 0, high, np.nan)
 
 
 def _alerts(run: RunData) -> list[str]:
-    """The first alerts, each in a sentence, and how many more there are."""
+    """Return the first alerts, each in a sentence, and a sentence that says how many more there are."""
     alerts = run.alerts()
     more = [f"There are {len(alerts) - _MOST_ALERTS} more alerts."] if len(alerts) > _MOST_ALERTS else []
     return [*(alert.sentence for alert in alerts[:_MOST_ALERTS]), *more]
@@ -100,7 +100,7 @@ def _scalars(run: RunData) -> dict[str, Any]:
 
 
 def _recorded(run: RunData, names: Sequence[str]) -> list[str]:
-    """Those of the quantities of which the run has rows."""
+    """Return those of the quantities that the run has rows of."""
     import pyarrow.compute as pc
 
     there = set(pc.unique(run.table["quantity"]).to_pylist())
@@ -108,7 +108,7 @@ def _recorded(run: RunData, names: Sequence[str]) -> list[str]:
 
 
 def _layers(run: RunData, quantity: str) -> dict[str, Any]:
-    """A quantity of layers by circuit, the mean over the heads where heads have it; empty if layers have none."""
+    """Return a quantity of layers by circuit; a quantity of heads is averaged over them, and a missing one is empty."""
     found = {}
     for circuit in (*_CIRCUITS, ""):
         try:
@@ -125,10 +125,10 @@ def _layers(run: RunData, quantity: str) -> dict[str, Any]:
 
 
 def _of_layers(run: RunData, quantity: str) -> tuple[Sequence[int], Array, Array]:
-    """Layers, steps (S,) and values (S, layers) of a quantity of layers as a whole.
+    """Return layers, steps (S,) and values (S, layers) of a quantity of layers as a whole.
 
     Raises:
-        NotMeasurable: Layers have no such quantity.
+        NotMeasurable: The layers have no such quantity.
     """
     curve = run.curve(quantity, circuit="")
     columns = [column for column, layer in enumerate(curve.layers) if layer >= 0]  # -1: the model as a whole
@@ -175,7 +175,7 @@ def _unranked(run: RunData) -> list[dict[str, Any]]:
 
 
 def told_stages(stages: Sequence[RunStage]) -> list[dict[str, Any]]:
-    """Stages as the page reads them, from the first one."""
+    """Return the stages in the form that the page reads, in order of time."""
     return [_stage(stage) for stage in stages[:_MOST_TOLD]]
 
 
@@ -197,14 +197,14 @@ def _numbers(values: Array) -> list[float | None]:
 
 
 def last_of(curve: Curve) -> float | None:
-    """The last finite mean of a curve, in five digits; None if there is none."""
+    """Return the last finite mean of a curve in five digits; None if there is none."""
     mean = curve.mean()
     there = mean[np.isfinite(mean)]
     return short(float(there[-1])) if len(there) else None
 
 
 def summary(run: RunData) -> dict[str, Any]:
-    """What the list shows of a run beside its state: how far it is, its loss, and the mean rank of its heads."""
+    """Return what the list shows of a run beside its state: how far it is, its loss, and the mean rank of its heads."""
     steps = run.table["step"].to_numpy()
     found: dict[str, Any] = {"step": int(steps.max()) if len(steps) else None, "rows": run.table.num_rows}
     name = next((name for name in ("loss", "train_loss") if run.has(name)), "")

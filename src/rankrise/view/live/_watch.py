@@ -1,4 +1,4 @@
-"""Runs that pages look at: each is read once for all pages, and only what is new of it."""
+"""Runs that pages look at: each run is read once for all pages, and only its new part is read."""
 
 import json
 import threading
@@ -23,7 +23,7 @@ class Watched:
     """One run that pages look at.
 
     Attributes:
-        run_id: What pages call the run.
+        run_id: The id that pages have for the run.
         path: Where the run is below the folder that is served.
         num_pages: How many pages look at it now.
         idle_since: When the last page left.
@@ -38,19 +38,19 @@ class Watched:
     _follower: RunFollower | None = None
     _seen: object = None
     _stages: tuple[RunStage, ...] | None = None
-    _stages_of: object = None  # what was seen when they were looked for
+    _stages_of: object = None  # the state of the run for which they were found
     _payload: bytes = b""
     _free_at: float = 0.0
     _stages_at: float = 0.0
 
     def payload(self) -> bytes:
-        """The run as JSON; it is read if nobody else looks at it."""
+        """Return the run as JSON; the run is read first if no page looks at it."""
         if not self._payload or not self.num_pages:
             self.look()
         return self._payload
 
     def look(self) -> bool:
-        """Read the run if it has changed and was not read just now; return whether the payload is new."""
+        """Read the run if it has changed, unless it was read just now; return whether the payload is new."""
         with self._lock:
             if time.monotonic() < self._free_at:
                 return False
@@ -67,25 +67,25 @@ class Watched:
                 followed = follower.read()
                 self._seen = seen
                 return self._say(snapshot(RunData.of_followed(self._path(), followed), followed.state, self._stages))
-            except Exception as error:  # whatever a run from somebody else holds, the others are shown
+            except Exception as error:  # a run may hold anything, and the others must be shown
                 self._forget()
                 return self._say({"state": "damaged", "problem": " ".join(show(error).split())})
             finally:
                 self._free_at = time.monotonic() + _REST * (time.thread_time() - begin)
 
     def find_stages(self) -> bool:
-        """Look for the stages of what was read last, if that was not done; return whether the payload is new."""
+        """Find the stages of the run as it was read last, unless they are known; return whether the payload is new."""
         with self._lock:
             begin, seen = time.thread_time(), self._seen
             if seen in (None, self._stages_of) or time.monotonic() < self._stages_at:
                 return False
             try:
                 run = RunData.of_followed(self._path(), self._opened().read())
-            except (OSError, ValueError):  # what became of it is said at the next look
+            except (OSError, ValueError):  # the next look says what became of the run
                 return False
         try:
-            stages = run.stages()  # may take seconds, in which pages are answered
-        except Exception:  # as above
+            stages = run.stages()  # this may take seconds, during which pages are answered
+        except Exception:  # a run may hold anything, as above
             stages = ()
         rest = max(_LEAST_STAGE_REST, _STAGE_REST * (time.thread_time() - begin))
         with self._lock:
@@ -96,10 +96,10 @@ class Watched:
             return self._say({**json.loads(self._payload), "stages": told_stages(stages)})
 
     def spectra(self, **place: Any) -> dict[str, Any]:
-        """The spectra of one head.
+        """Return the spectra of one head as JSON values.
 
         Raises:
-            ValueError: There are none.
+            ValueError: The head has no spectra.
         """
         self.payload()
         with self._lock:
@@ -110,7 +110,7 @@ class Watched:
         return spectra(run, **place)
 
     def close(self) -> None:
-        """Give up the files and what was read of them."""
+        """Close the files, and forget what was read from them."""
         with self._lock:
             self._forget()
 
@@ -118,7 +118,7 @@ class Watched:
         return self.catalogue.root / self.path
 
     def _opened(self) -> RunFollower:
-        """The reader of the run that is at the path now; another one may have taken the place of the one before."""
+        """Return the reader of the run that is at the path now, which may be another run than before."""
         folder = self.catalogue.folder(self.path)
         if self._follower is not None and self._follower.is_in(folder):
             folder.close()

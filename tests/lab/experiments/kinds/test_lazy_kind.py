@@ -1,4 +1,4 @@
-"""Lazy networks: every case is a row that agrees with `theory.lazy_flow`, and mistakes are sentences."""
+"""Lazy networks: every case is a row that agrees with `theory.lazy_flow`, and mistakes are refused in sentences."""
 
 import math
 from dataclasses import replace

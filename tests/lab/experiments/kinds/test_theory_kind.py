@@ -39,6 +39,9 @@ def products(table, quantity="product", head=None):
     return torch.cat([columns(table, quantity, circuit, head) for circuit in ("kq", "vo")], dim=1)
 
 
+WITHOUT_CIRCUITS = (SPECS["adam_phases"], SPECS["ensemble"])
+
+
 @pytest.fixture(scope="module", params=SPECS)
 def done(request, tmp_path_factory):
     spec = SPECS[request.param]
@@ -55,8 +58,8 @@ def test_a_run_is_sealed_and_knows_its_spec(done):
     assert run_experiment(NamedSpec("mine", spec), out=report.folder.parents[1]).status == "skipped"
     measured = [row for row in table.to_pylist() if row["circuit"]]
     assert {row["layer"] for row in measured} <= {0}
-    assert {row["circuit"] for row in measured} == (set() if spec is SPECS["adam_phases"] else {"kq", "vo"})
-    assert len(load_initial(report.folder)) in (2, 4)
+    assert {row["circuit"] for row in measured} == (set() if spec in WITHOUT_CIRCUITS else {"kq", "vo"})
+    assert len(load_initial(report.folder)) in ((0,) if spec is SPECS["ensemble"] else (2, 4))
 
 
 def test_flow():
@@ -165,6 +168,20 @@ def test_adam_phases(tmp_path):
     above = run.products.abs() > 1e-3
     expected = torch.where(above.any(0), above.int().argmax(0).double(), -1.0)
     assert torch.equal(columns(table, "active_from", head=1)[0, 6:], expected)
+
+
+def test_ensemble(tmp_path):
+    spec = SPECS["ensemble"]
+    table = load_run(run_experiment(NamedSpec("mine", spec), out=tmp_path).folder)
+    nets = [toy_network(spec.task, seed) for seed in (6, 7, 8)]  # seed 2 of runs of three heads
+    found = theory.stage_ensemble(nets, log10_alpha=spec.log10_alpha, num_predicted=1, seed=6)
+    rows = {(row["quantity"], row["step"], row["index"]): row["value"] for row in table.to_pylist()}
+    for name, values in found.numbers.items():
+        for n, value in enumerate(values.tolist()):
+            assert rows.get((name, 0, n), value) == pytest.approx(value, nan_ok=True)
+    assert len([key for key in rows if key[0] == "prediction_error"]) == 1
+    assert [rows["stage_time", 0, n] for n in range(3)] == found.times[:, 0].tolist()
+    assert {rows["status_of_head", 0, n] for n in range(3)} == {0.0}
 
 
 def test_targets_of_a_full_teacher_are_learned_by_a_full_head_only():

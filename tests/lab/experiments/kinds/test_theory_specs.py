@@ -9,6 +9,7 @@ import pytest
 from rankrise.lab.experiments import (
     AdamPhasesSpec,
     DescentSpec,
+    EnsembleSpec,
     FlowSpec,
     MatrixDescentSpec,
     MatrixFlowSpec,
@@ -39,6 +40,7 @@ SPECS = {
     "adam_phases": AdamPhasesSpec(
         task=TASK, epsilons=(1e-8, 1), beta2s=(0.9,), log10_alphas=(-1, -2), num_steps=9, t_end=0.1, num_points=3
     ),
+    "ensemble": EnsembleSpec(task=replace(TASK, dim=2), num_heads=3, num_predicted=1, seed=2),
 }
 TOYS = {name: found for name, found in experiments().items() if isinstance(found.smoke, TheorySpec)}
 
@@ -73,6 +75,8 @@ def test_whole_numbers_are_floats():
         ("matrix_descent", {"batch_size": 5}, "`batch_size` must be given for 'sgd' and only there; got 5"),
         ("adam_phases", {"epsilons": ()}, "`epsilons` must hold numbers that are positive; got ()"),
         ("adam_phases", {"beta2s": (1.0,)}, "`beta2s` must hold numbers that are from 0 to below 1"),
+        ("ensemble", {"num_heads": 0}, "`num_heads` must be a whole number of at least 1; got 0"),
+        ("ensemble", {"num_predicted": -1}, "`num_predicted` must be a whole number of at least 0; got -1"),
         ("descent", {"log10_alpha": -301.0}, "`log10_alpha` must be at least -300 for an optimiser"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The probes of a spec: they measure, they change no bit of training, and a resumed run compares with its own start."""
+"""The probes of a spec measure, change no bit of training, and in a resumed run compare with the start of that run."""
 
 import os
 import signal

@@ -8,6 +8,7 @@ from typing import Any
 from rankrise._arguments import did_you_mean
 from rankrise.lab.experiments.kinds._adam_phases_kind import AdamPhasesKind, AdamPhasesSpec
 from rankrise.lab.experiments.kinds._descent_kind import DescentKind, DescentSpec
+from rankrise.lab.experiments.kinds._ensemble_kind import EnsembleKind, EnsembleSpec
 from rankrise.lab.experiments.kinds._flow_kind import FlowKind, FlowSpec
 from rankrise.lab.experiments.kinds._kind import Assignment, ConfigField, Ended, Kind, Spec
 from rankrise.lab.experiments.kinds._lazy_kind import LazyKind, LazySpec
@@ -32,6 +33,7 @@ KINDS: tuple[Kind[Any], ...] = (
     MatrixStagesKind(),
     MatrixDescentKind(),
     AdamPhasesKind(),
+    EnsembleKind(),
 )
 
 _BY_NAME = {kind.name: kind for kind in KINDS}
@@ -79,6 +81,7 @@ __all__ = [
     "ConfigField",
     "DescentSpec",
     "Ended",
+    "EnsembleSpec",
     "FlowSpec",
     "Kind",
     "LazySpec",

@@ -10,16 +10,16 @@ from rankrise.lab.experiments.kinds._theory_kind import Recording, TheorySpec, T
 class AdamPhasesSpec(TheorySpec):
     """Adam at every ε, β₂ and α (`theory.descend`), each for as long as the flow needs for its first stages.
 
-    Where gradients are far below ε Adam is descent with momentum at the rate η/ε. A run therefore takes `num_steps`,
-    which Adam needs to move weights to size one, and the steps in which descent at the rate η/ε reaches the rescaled
-    time `t_end` / max |∇L(0)|; η is `learning_rate` times the larger of 1 and ε.
+    Where gradients are far below ε, Adam is descent with momentum at the rate η/ε. A run therefore takes `num_steps`
+    steps, which Adam needs to move weights to size one, and in addition the steps in which descent at the rate η/ε
+    reaches the rescaled time `t_end` / max |∇L(0)|. The rate η is `learning_rate` times the larger of 1 and ε.
 
     Args:
-        epsilons: ε.
-        beta2s: β₂; β₁ is 0.9.
-        log10_alphas: log10 α, at least -300.
-        learning_rate: η up to ε = 1.
-        num_steps: Steps of a run with ε = 0.
+        epsilons: Values of ε.
+        beta2s: Values of β₂; β₁ is 0.9.
+        log10_alphas: Values of log10 α, at least -300.
+        learning_rate: η for every ε up to 1.
+        num_steps: Number of steps that a run with ε = 0 would take.
         t_end: Time of the flow, in units of the time of its first stage.
         num_points: Saved points of each run, the start not counted.
         threshold: Value of |q| above which a coordinate counts as active.
@@ -47,7 +47,7 @@ class AdamPhasesSpec(TheorySpec):
 
     @property
     def cases(self) -> tuple[tuple[float, float], ...]:
-        """(β₂, ε) of the rows of the table: head n is case n."""
+        """The cases (β₂, ε) in the order of the table, where head n is case n."""
         return tuple((beta2, epsilon) for beta2 in self.beta2s for epsilon in self.epsilons)
 
 
@@ -95,5 +95,5 @@ class AdamPhasesKind(ToyKind[AdamPhasesSpec]):
         return Recording(blocks, theory.Status.FINISHED)
 
     def guess_seconds(self, spec: AdamPhasesSpec, *, on_gpu: bool) -> float:
-        """Runs times what one takes."""
+        """The number of runs times the seconds that one takes."""
         return 1 + 0.4 * len(spec.cases) * len(spec.log10_alphas)

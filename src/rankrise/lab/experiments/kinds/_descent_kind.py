@@ -32,7 +32,7 @@ class DescentSpec(TheorySpec):
         batch_size: Samples of a step of "sgd"; given for "sgd" only.
         num_points: Saved points, the start not counted.
         threshold: Value of |q| above which a coordinate counts as active.
-        weight_decay: λ of ½ λ ‖θ‖².
+        weight_decay: λ in the penalty ½ λ ‖θ‖².
     """
 
     optimiser: Optimiser

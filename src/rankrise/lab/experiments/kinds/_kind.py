@@ -42,7 +42,7 @@ class Assignment:
         config: What the run's own `spec.json` holds about the experiment: its name and its spec.
         data: The data folder; None for the default one.
         device: Where to train; the best there is unless given.
-        progress: Told how far the run has got.
+        progress: Called with how far the run has got.
     """
 
     folder: Path
@@ -118,7 +118,7 @@ class Kind(Generic[S]):
 
         Args:
             spec: What to run.
-            assignment: Where to run it, and with what.
+            assignment: The folder, the device and what else the run is given.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Models beside their linearisations under gradient flow: how far apart they end, and what κ promises."""
+"""Models beside their linearisations under gradient flow: how far apart they end, and which bound κ gives."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ _CURVES = (
     "bound",
     "loss",
     "linearisation_error",
-)  # what the table has of every case
+)  # the numbers that the table has for every case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +87,11 @@ class LazyKind(TheoryKind[LazySpec]):
         return Recording([curve_rows(curves)], Status.FINISHED)
 
     def data_name(self, spec: LazySpec) -> str:
-        """Random signs, or the one target of the scalar model."""
+        """The targets: random signs, or the one number of the scalar model."""
         return "one target" if spec.network == "tight" else "random signs"
 
     def in_words(self, record: Mapping[str, Any]) -> str:
-        """The network."""
+        """Which network it is."""
         if record.get("network") == "tight":
             return "the scalar model h(w) = w/√T + L w²/2"
         return f"a tanh network of width {record.get('width')} on {record.get('samples')} random signs"
@@ -101,7 +101,7 @@ class LazyKind(TheoryKind[LazySpec]):
         return spec.samples * spec.width * (spec.dim + 1) + len(_CURVES) * _num_cases(spec)
 
     def guess_seconds(self, spec: LazySpec, *, on_gpu: bool) -> float:
-        """The solver's steps grow with T."""
+        """One second, and more for every case."""
         return 1 + _num_cases(spec) * (0.05 if spec.network == "tight" else 1e-3 * spec.width)
 
 
@@ -132,7 +132,7 @@ def _tanh_cases(spec: LazySpec, tick: Tick) -> list[dict[str, float]]:
 def _cases(
     model: "LazyModel", alpha: float, ends: tuple[float, ...], lipschitz: float | None = None
 ) -> list[dict[str, float]]:
-    """One row for every time in `ends`; L is measured along the path up to that time unless it is known."""
+    """Return one row for every time in `ends`; L is measured along the path up to that time unless it is known."""
     from rankrise.gauges import laziness, linearise
     from rankrise.theory import kappa, lazy_flow, linearisation_bound
 
@@ -183,7 +183,8 @@ def tanh_model(spec: LazySpec) -> "LazyModel":
 def path_lipschitz(model: "LazyModel", path: Any) -> float:
     """The largest change of the Jacobian over the distance, between any two points of a path that begins at w₀.
 
-    It is at most the L of the bound, which is of a whole ball, so that a bound with it is the stricter one.
+    This number is at most the L of the bound, which holds on a whole ball, so that the bound with this number is the
+    stricter one.
     """
     import torch
 

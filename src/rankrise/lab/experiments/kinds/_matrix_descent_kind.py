@@ -20,7 +20,7 @@ class MatrixDescentSpec(TheorySpec):
         log10_alpha: log10 α, at least -300.
         learning_rate: η.
         num_steps: Steps to take.
-        batch_size: Samples of a step of "sgd"; given for "sgd" only.
+        batch_size: Number of samples of a step of "sgd", which no other optimiser takes.
         num_points: Saved points, the start not counted.
     """
 
@@ -74,5 +74,5 @@ class MatrixDescentKind(ToyKind[MatrixDescentSpec]):
         return dict(zip(("key", "query", "value", "output"), matrix_start(spec.task, spec.seed), strict=True))
 
     def guess_seconds(self, spec: MatrixDescentSpec, *, on_gpu: bool) -> float:
-        """Steps times what a step takes."""
+        """The number of steps times the seconds that a step takes."""
         return 1 + spec.num_steps * (5e-4 + 4e-8 * toy_size(spec.task))

@@ -16,7 +16,7 @@ class MatrixFlowSpec(TheorySpec):
     """The gradient flow of a head with full matrices (`theory.solve_matrix_flow`).
 
     Args:
-        log10_alpha: log10 α. Down to -16 the plain method is used, with which the committed runs were made.
+        log10_alpha: log10 α. From -16 upwards the plain method is used, because the committed runs were made with it.
         t_end: Rescaled time to stop at.
         head_dim: Columns of each matrix; `task.dim` unless given.
         num_points: Evenly spaced times that are saved.

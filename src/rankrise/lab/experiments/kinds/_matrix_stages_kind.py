@@ -15,10 +15,10 @@ _RTOL = 1e-4  # stage times do not depend on it, because stationary points are p
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixStagesSpec(TheorySpec):
-    """Algorithm 1 for full matrices (`theory.matrix_stages`), with `predict` for the start of the same seed.
+    """Algorithm 1 for full matrices (`theory.matrix_stages`), and what `predict` says for the start of the same seed.
 
     Args:
-        t_end: Rescaled time after which stages are left out.
+        t_end: Rescaled time; later stages are left out.
         log10_alphas: log10 α of the runs whose stage times are predicted.
     """
 
@@ -83,5 +83,5 @@ class MatrixStagesKind(ToyKind[MatrixStagesSpec]):
         return dict(zip(("key", "query", "value", "output"), matrix_start(spec.task, spec.seed), strict=True))
 
     def guess_seconds(self, spec: MatrixStagesSpec, *, on_gpu: bool) -> float:
-        """Grows fast with the dimension of a token."""
+        """A number of seconds that grows fast with the dimension of a token."""
         return 1 + 0.05 * spec.task.dim**3

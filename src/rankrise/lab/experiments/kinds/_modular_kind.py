@@ -1,8 +1,9 @@
-"""A small network learns a table of arithmetic modulo p: where slingshots are looked for, and grokking.
+"""A small network learns a table of arithmetic modulo p, which is where slingshots and grokking are looked for.
 
-The table of a run has, at layer -1: `loss` and `train_accuracy` on the whole training part and `test_accuracy` on the
-rest, all of the weights after that many steps, and what `rankrise.tracking.ClassifierProbe` reads of the last layer on
-the whole training part: `last_norm`, `last_class_mean_norm`, `rest_norm`, `absorbed`, `imbalance`.
+The table of a run has these numbers at layer -1: `loss` and `train_accuracy` on the whole training part and
+`test_accuracy` on the rest, all measured with the weights after that many steps; and what
+`rankrise.tracking.ClassifierProbe` reads from the last layer on the whole training part: `last_norm`,
+`last_class_mean_norm`, `rest_norm`, `absorbed`, `imbalance`.
 """
 
 import math
@@ -28,16 +29,16 @@ class ModularSpec(Spec):
         operation: "add", "subtract" or "divide".
         train_share: Share of the table that is trained on.
         network: "mlp": both numbers are embedded, and two hidden layers with ReLU follow. "transformer": one pre-norm
-            block of 4 heads on the tokens a, b and "=", read at the last.
+            block of 4 heads on the tokens a, b and "=", whose last token is classified.
         width: Width of the hidden layers, or of a token; the hidden layer of the block is four times as wide.
         loss: "cross_entropy"; "zero_sum" for `rankrise.zero_sum_cross_entropy`; "fp64" for the cross-entropy of logits
             that were cast to float64.
         precision: Dtype of the weights.
         optimiser: "adam", or "sgd" with momentum 0.9. There is no weight decay.
-        learning_rate: The rate, after ten steps of linear warm-up for the transformer and from the start for the MLP.
-        betas: Of Adam.
+        learning_rate: Learning rate; the transformer reaches it after ten steps of linear warm-up.
+        betas: β₁ and β₂ of Adam.
         epsilon: The ε that Adam adds to the root of the second moment.
-        batch_size: Samples of a step; None for the whole training part.
+        batch_size: Number of samples of a step; None for the whole training part.
         num_steps: Steps to take.
         every: Steps between two measurements.
         seed: Seed of the weights, of the split and of the batches.
@@ -78,7 +79,7 @@ class ModularSpec(Spec):
 
 
 class ModularKind(Kind[ModularSpec]):
-    """Trained in one go; a run that was cut off starts over."""
+    """Training without checkpoints: a run that was cut off starts over."""
 
     name = "modular"
     title = "arithmetic modulo p, learned by a small network"
@@ -117,7 +118,7 @@ class ModularKind(Kind[ModularSpec]):
         return 3 * _num_weights(spec) + spec.p**2 * 8 * spec.width
 
     def guess_seconds(self, spec: ModularSpec, *, on_gpu: bool) -> float:
-        """Steps times what a step takes."""
+        """The number of steps times the seconds that a step takes."""
         samples = spec.batch_size or spec.p**2 * spec.train_share
         of_step = 5e-4 + samples * _num_weights(spec) * 6 / (2e13 if on_gpu else 2e10)
         return 1 + spec.num_steps * of_step * (2 if spec.precision == "fp64" else 1)

@@ -1,4 +1,4 @@
-"""What runs of modular arithmetic compute with: the table, the two networks and the training.
+"""The parts of a run of modular arithmetic: the table, the two networks and the training.
 
 This module loads PyTorch; the kind imports it when a run begins.
 """
@@ -18,11 +18,11 @@ from rankrise.tracking import ClassifierProbe, RankTracker
 
 ConfigField = tuple[Tensor, Tensor]  # pairs (n, 2) and answers (n,)
 _HEADS = 4
-_WARMUP = 10  # steps, for the transformer
+_WARMUP = 10  # steps of warm-up of the transformer
 
 
 class ModularMLP(nn.Module):
-    """Both numbers embedded in half the width, two hidden layers with ReLU, and a last layer without bias."""
+    """Embeddings of both numbers in half the width each, two hidden layers with ReLU, and a last layer without bias."""
 
     def __init__(self, p: int, width: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class ModularTransformer(nn.Module):
 
 
 def modular_network(spec: ModularSpec) -> nn.Module:
-    """The network of a spec with the weights of its seed; the global random state is left as it was."""
+    """Return the network of a spec with the weights of its seed; the global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         made = ModularMLP(spec.p, spec.width) if spec.network == "mlp" else ModularTransformer(spec.p, spec.width)
@@ -66,10 +66,10 @@ def modular_network(spec: ModularSpec) -> nn.Module:
 
 
 def modular_table(spec: ModularSpec) -> tuple[ConfigField, ConfigField]:
-    """The training part and the rest of the table.
+    """Return the training part and the rest of the table.
 
-    Addition does not tell (a, b) from (b, a), which may lie on both sides of the split: a network then knows the answer
-    to some test pairs. Subtraction and division have no such pairs.
+    In a table of addition (a, b) and (b, a) have the same answer, and may lie on both sides of the split: a network
+    then knows the answers to some test pairs. Subtraction and division have no such pairs.
 
     >>> train, test = modular_table(ModularSpec(p=5, operation="divide", train_share=0.5, num_steps=1))
     >>> pairs, answers = (torch.cat(parts) for parts in zip(train, test))
@@ -91,7 +91,7 @@ def modular_table(spec: ModularSpec) -> tuple[ConfigField, ConfigField]:
 
 
 def loss_of(spec: ModularSpec, logits: Tensor, answers: Tensor) -> Tensor:
-    """The loss that is trained on."""
+    """Return the loss that the network is trained on."""
     if spec.loss == "zero_sum":
         return zero_sum_cross_entropy(logits, answers)
     return F.cross_entropy(logits.double() if spec.loss == "fp64" else logits, answers)
@@ -100,7 +100,7 @@ def loss_of(spec: ModularSpec, logits: Tensor, answers: Tensor) -> Tensor:
 def train_modular(
     spec: ModularSpec, folder: Path, *, config: Mapping[str, Any], device: torch.device, tick: Tick
 ) -> int:
-    """Train and write the run; returns the steps that were done, fewer than asked for if the loss is not finite."""
+    """Train and write the run; return the number of steps, after which a loss that is not finite ends it early."""
     model = modular_network(spec).to(device)
     (pairs, answers), test = ((x.to(device), y.to(device)) for x, y in modular_table(spec))
     optimiser, batches = _optimiser(spec, model), _batches(spec, len(pairs), device)
@@ -157,7 +157,7 @@ def _optimiser(spec: ModularSpec, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _batches(spec: ModularSpec, num: int, device: torch.device) -> Iterator[Tensor | slice]:
-    """Places of the samples of one step after another: all of them, or an epoch in a random order each."""
+    """Yield the places of the samples of every step: all samples, or batches of one shuffled epoch after another."""
     generator = torch.Generator().manual_seed(spec.seed)
     while True:
         if spec.batch_size is None:

@@ -16,7 +16,7 @@ class StagesSpec(TheorySpec):
 
     Args:
         t_end: Rescaled time after which stages are left out.
-        weight_decay: λ of ½ λ ‖θ‖².
+        weight_decay: λ in the penalty ½ λ ‖θ‖².
     """
 
     t_end: float

@@ -14,14 +14,16 @@ The table (layer 0; head 0 unless said; circuit "kq" is a = w_K ⊙ w_Q, "vo" is
 | matrix_descent | saved point | `time`, `loss`, `optimiser_step` | `spectrum` |
 | adam_phases | saved point | `time` as a part of the run | `loss_of_case`; `active_from`, -1 for never |
 | robustness | saved point | `time`, `perturbed_at` | `product`, `product_perturbed`; head n is perturbation n |
+| ensemble | stage k of `stage_time` | – | numbers of `theory.StageEnsemble`, `status_of_head`, `stage_time` |
 | descent | saved point | `time`, `loss`, `optimiser_step` | `product`; `activation_time` |
 | lazy | case | `alpha`, `time`, `kappa`, `initial_loss`, `lipschitz`, `error`, `bound`, `loss`, … | – |
 
 The points of a robustness run are those of its perturbations one after another: head n has steps of its own. `time` of
 Adam is η·step/log(1/α) as for the others, which is a convention, because its steps do not follow the gradient. `status`
 at the last step is the position of the solver's status in `theory.Status`. Predicted times have no circuit: head n is
-the n-th α, and the index counts stages. Of Adam's phases head n is the n-th case of (β₂, ε), and the index counts α,
-and coordinates within an α.
+the n-th α, and the index counts stages. In a run of Adam's phases head n is the n-th case of (β₂, ε), and the index
+counts the values of α, and coordinates within each α. In a run of an
+ensemble the index is the head.
 """
 
 import math
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from rankrise.theory import Status
 
 Tick: TypeAlias = Callable[[float], None]  # told of the part that is done
-_PARTS = 1000  # of a run, as progress counts them
+_PARTS = 1000  # in how many parts the progress of a run is counted
 _SECONDS = 0.25  # between two reports of progress
 
 
@@ -60,7 +62,7 @@ class ToyTask:
             after it (Example 3.2 of the paper with one layer and one head), teacher alike.
         loss: ½‖·‖² per sample, or cross-entropy, with the largest of a target's entries as its label.
         l2: λ of a penalty ½ λ ‖q‖² on the products.
-        layer_norm: Whether the output is LN(X + head(X)), with a LayerNorm without weights; teacher alike.
+        layer_norm: Whether the output is LN(X + head(X)), with a LayerNorm without weights; the teacher has it too.
 
     Raises:
         ValueError: A number is out of its range.
@@ -125,14 +127,14 @@ class Recording:
 
 
 class TheoryKind(Kind[S]):
-    """What theory runs share: they are solved on the CPU, and written when they are solved."""
+    """What all theory runs share: they are solved on the CPU, and written once they are solved."""
 
     def record(self, spec: S, tick: Tick) -> Recording:
         """Solve what a spec asks for."""
         raise NotImplementedError
 
     def initial_weights(self, spec: S) -> "dict[str, Tensor]":
-        """What a run's `initial.safetensors` holds; nothing unless a kind says otherwise."""
+        """The tensors of a run's `initial.safetensors`: none, unless a kind says otherwise."""
         return {}
 
     def execute(self, spec: S, assignment: Assignment) -> Ended:
@@ -160,12 +162,12 @@ class TheoryKind(Kind[S]):
 
 
 class ToyKind(TheoryKind[T]):
-    """What runs of the toy share: its task is made on the spot."""
+    """What all runs of the toy share: the data are made from the spec when the run begins."""
 
     parts: ClassVar[Mapping[str, ConfigField]] = {"task": ConfigField({"toy": ToyTask})}
 
     def initial_weights(self, spec: T) -> "dict[str, Tensor]":
-        """θ0, before the factor α: what a run's `initial.safetensors` holds."""
+        """The tensors of a run's `initial.safetensors`: θ0 before the factor α."""
         from rankrise.lab.experiments.kinds._toy_parts import toy_start
 
         return dict(zip(("u0", "v0"), toy_start(spec.task, spec.seed), strict=True))
@@ -219,7 +221,7 @@ def check_at_least(name: str, value: object, least: int) -> None:
 
 
 def check_plain(task: ToyTask) -> None:
-    """Refuse what a head with full matrices is not made for: another loss, a penalty, an activation, a LayerNorm."""
+    """Refuse a task that a head with full matrices cannot have: another loss, a penalty, an activation, a LayerNorm."""
     if task.loss != "mse" or task.activation is not None or task.l2 or task.layer_norm:
         raise ValueError(
             f"A flow of full matrices must have the plain task; got {task!r}: use a flow of diagonal weights."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rankrise.lab.experiments.kinds._robustness_kind import RobustnessSpec
 
 _NOISE = 0x5EED  # added to the seed of targets that are noise, so that the targets are not the tokens again
-_TEACHER = 0xFACE  # added to the seed of a teacher with full matrices
+_TEACHER = 0xFACE  # this is added to the seed to draw a teacher with full matrices
 _ACTIVATIONS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu}
 
 
@@ -91,7 +91,7 @@ def path_rows(
     """Rows of a vector at several steps; `index` is its coordinate.
 
     Args:
-        quantity: Its name.
+        quantity: The name of the quantity.
         values: (T, k).
         circuit: "kq" or "vo".
         steps: (T,), 0 … T − 1 unless given.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ProbeName: TypeAlias = Literal["entropy", "laziness", "kernel"]
 _CPU = (1e11, 0.025, 0.5)  # two cores: FLOP/s, seconds of a step that do not depend on its FLOP, seconds to begin
 _GPU = (2e14, 0.002, 30.0)
-_FEW, _MANY = 16, 96  # samples that probes read
+_FEW, _MANY = 16, 96  # how many samples probes read
 _SAMPLES = {  # training samples, by the folder of a data set or by its name
     "cifar10": 50_000,
     "cifar100": 50_000,
@@ -45,9 +45,9 @@ class TrainingSpec(Spec):
         model: The network.
         training: How the network is trained and tracked.
         seed: Seed of everything random.
-        probes: What is measured of the network beside its weights, on its first test samples: "entropy" of attention on
-            16 of them and "laziness" on 16 whenever ranks are measured, the "kernel" on 96 at the start and
-            whenever spectra are.
+        probes: What is measured beside the weights, on the first test samples: the "entropy" of attention and the
+            "laziness" on 16 samples each, whenever ranks are measured; the "kernel" on 96 samples, at the start and
+            whenever spectra are measured.
 
     Raises:
         ValueError: `data` or `training` brings a seed of its own.
@@ -151,9 +151,9 @@ class TrainingKind(Kind[TrainingSpec]):
 
 
 def _observe(spec: TrainingSpec, dataset: "Dataset") -> "Observe":
-    """What opens the tracker of a run with its probes.
+    """Return the function that opens the tracker of a run with its probes.
 
-    What the probes compare with later is kept in the folder of the run, so that a resumed run compares with it too.
+    The state that the probes compare with later is kept in the folder of the run, so that a resumed run uses it too.
     """
     from rankrise.tracking import EntropyProbe, KernelProbe, LazinessProbe, RankTracker
 

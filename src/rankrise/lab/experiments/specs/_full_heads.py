@@ -9,12 +9,12 @@ from rankrise.lab.experiments.kinds import MatrixDescentSpec, MatrixFlowSpec, Ma
 from rankrise.lab.experiments.specs._toys import steps_to
 
 LOG10_ALPHAS = (-8, -32, -256)
-_BESIDE = -8  # log10 α of the optimisers
+_BESIDE = -8  # log10 α of the runs of optimisers
 
 
 @dataclass(frozen=True)
 class _Size:
-    """A task, and a rescaled time by which most stages have come."""
+    """A task, and a rescaled time by which most of its stages have come."""
 
     task: ToyTask
     t_end: float
@@ -35,7 +35,7 @@ def _experiment(name: str, title: str, shows: str, make: Callable[[_Size], Theor
 def _flow(log10_alpha: float) -> Experiment:
     return _experiment(
         f"toy-full-flow-1e{log10_alpha:g}",
-        f"Gradient flow of a small head with full matrices from α = 1e{log10_alpha:g}",
+        f"Flow of a small head with full matrices from α = 1e{log10_alpha:g}",
         "singular values that follow the staircase of toy-full-stages",
         lambda size: MatrixFlowSpec(**size.common(), log10_alpha=log10_alpha, t_end=size.t_end, num_points=401),
         family="toy-full-flow",
@@ -68,7 +68,7 @@ FULL_HEADS = (
     ),
     _descent(
         "toy-full-sgd",
-        "Stochastic gradient descent on a small head with full matrices, α = 1e-8",
+        "SGD on a small head with full matrices, α = 1e-8",
         "the stages of toy-full-flow-1e-8, with noise",
         optimiser="sgd",
         batch_size=8,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from rankrise.lab.experiments._spec import Experiment
 from rankrise.lab.experiments.kinds import LazySpec, ModularSpec, TrainingSpec
@@ -21,18 +21,18 @@ _MODULAR = (
 _TINY = 1e-22  # ε below the gradients of a float64 network whose softmax rounds to 1
 _MODULAR_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "modular-adam": ("Adam in float32", {}),
-    "modular-adam-zero-sum": ("Adam in float32, zero-sum gradient", {"loss": "zero_sum"}),
-    "modular-adam-loss64": ("Adam in float32, loss in float64", {"loss": "fp64"}),
-    "modular-adam-fp64": ("Adam in float64", {"precision": "fp64"}),
-    "modular-adam-fp64-tiny": ("Adam in float64 with ε = 1e-22", {"precision": "fp64", "epsilon": _TINY}),
-    "modular-adam-fp64-tiny-zero-sum": (
-        "Adam in float64 with ε = 1e-22, zero-sum gradient",
+    "modular-zero-sum": ("Adam in float32, zero-sum gradient", {"loss": "zero_sum"}),
+    "modular-loss64": ("Adam in float32, loss in float64", {"loss": "fp64"}),
+    "modular-fp64": ("Adam in float64", {"precision": "fp64"}),
+    "modular-fp64-tiny": ("Adam in float64 with ε = 1e-22", {"precision": "fp64", "epsilon": _TINY}),
+    "modular-fp64-tiny-zero-sum": (
+        "Adam in float64, ε = 1e-22, zero-sum",
         {"precision": "fp64", "epsilon": _TINY, "loss": "zero_sum"},
     ),
-    "modular-adam-eps": ("Adam in float32 with ε = 1e-5", {"epsilon": 1e-5}),
+    "modular-eps": ("Adam in float32 with ε = 1e-5", {"epsilon": 1e-5}),
     "modular-sgd": ("SGD with momentum in float32", {"optimiser": "sgd", "learning_rate": 0.5}),
 }
-_LONGER = {"modular-adam-fp64-tiny": 9000, "modular-adam-fp64-tiny-zero-sum": 9000}  # steps at scale small
+_LONGER = {"modular-fp64-tiny": 9000, "modular-fp64-tiny-zero-sum": 9000}  # steps at scale small
 
 
 def _modular(name: str) -> Experiment:
@@ -40,8 +40,9 @@ def _modular(name: str) -> Experiment:
     smoke, small, paper = (replace(spec, **changes) for spec in _MODULAR)
     return Experiment(
         name,
-        f"Addition modulo 31 by an MLP (paper: division modulo 97 by a transformer): {words}",
-        "whether loss and norm of the last layer go through slingshots, and test accuracy with them",
+        f"Arithmetic modulo p: {words}",
+        "whether loss and norm of the last layer go through slingshots, and test accuracy with them; addition modulo "
+        "31 by an MLP, at scale paper division modulo 97 by a transformer",
         smoke=smoke,
         small=replace(small, num_steps=_LONGER.get(name, small.num_steps)),
         paper=paper,
@@ -51,8 +52,8 @@ def _modular(name: str) -> Experiment:
 
 _MODULAR_TRANSFORMER = Experiment(
     "modular-transformer",
-    "Subtraction modulo 31 by a transformer of one block (paper: division modulo 97), Adam in float32",
-    "whether test accuracy rises at a slingshot",
+    "Arithmetic modulo p by a transformer of one block",
+    "whether test accuracy rises at a slingshot; subtraction modulo 31, at scale paper division modulo 97",
     smoke=replace(_MODULAR[0], operation="subtract", network="transformer"),
     small=replace(_MODULAR[1], operation="subtract", train_share=0.85, network="transformer", width=32, num_steps=3000),
     paper=_MODULAR[2],
@@ -67,7 +68,7 @@ _TANH = LazySpec(network="tanh", alphas=(30.0, 100.0, 300.0), ends=(1.0, 10.0, 3
 _LAZY = (
     Experiment(
         "lazy-tight",
-        "The scalar model whose distance from its linearisation is of the order of the bound",
+        "The scalar model whose distance from linear meets its bound",
         "the error over κ √R₀, which is 4e⁻² for small κ whatever T, L and R₀ are",
         smoke=_TIGHT,
         small=replace(_TIGHT, kappas=(1e-3, 1e-2, 1e-1, 1.0, 10.0), lipschitz=(1.0, 10.0), initial_losses=(1.0, 100.0)),
@@ -81,7 +82,7 @@ _LAZY = (
     ),
     Experiment(
         "lazy-tanh",
-        "A tanh network and its linearisation under gradient flow, at several α and times",
+        "A tanh network beside its linearisation, at several α",
         "the error of the linearisation, below the bound and falling as 1/α",
         smoke=_TANH,
         small=replace(
@@ -138,24 +139,27 @@ def _sgd_sigma(spec: TrainingSpec) -> TrainingSpec:
 _BARE = {"warmup_epochs": 0}
 _HEADS = "whether heads come to look at one token only, and whether training succeeds"
 _RANKS = "test accuracy and the stable rank of the change, beside those of vit-digits"
-_DIGITS: dict[str, tuple[str, str, Callable[[TrainingSpec], TrainingSpec]]] = {
-    "hot": ("at thirty times the learning rate", _HEADS, _hot),
-    "hot-sigma": ("at thirty times the learning rate, under σReparam", _HEADS, lambda s: _hot(s, reparam="sigma")),
-    "hot-sigma-attention": (
-        "at thirty times the learning rate, queries, keys and values under σReparam",
+_Change: TypeAlias = tuple[str, str, Callable[[TrainingSpec], TrainingSpec]]  # in words, what it shows, the change
+_HOT: dict[str, _Change] = {
+    "hot": ("at thirty times the rate", _HEADS, _hot),
+    "hot-sigma": ("at thirty times the rate, under σReparam", _HEADS, lambda s: _hot(s, reparam="sigma")),
+    "hot-sigma-qkv": (
+        "at thirty times the rate, σReparam of q, k and v",
         _HEADS,
         lambda s: _hot(s, reparam="sigma_attention"),
     ),
-    "hot-spectral-norm": (
-        "at thirty times the learning rate, under PyTorch's spectral norm",
+    "hot-spectral": (
+        "at thirty times the rate, torch's spectral norm",
         _HEADS,
         lambda s: _hot(s, reparam="spectral_norm"),
     ),
     "hot-warmup": (
-        "at thirty times the learning rate after a warm-up",
+        "at thirty times the rate after a warm-up",
         _HEADS,
         lambda s: _hot(s, warmup_epochs=0.4 * _hot_epochs(s)),
     ),
+}
+_OTHERWISE: dict[str, _Change] = {
     **{
         f"decay-{decay:g}": (
             f"with AdamW and weight decay {decay:g}",
@@ -176,7 +180,7 @@ _DIGITS: dict[str, tuple[str, str, Callable[[TrainingSpec], TrainingSpec]]] = {
     "sgd-sigma": ("with SGD, under σReparam", _RANKS, _sgd_sigma),
     **{
         f"regime-{factor:g}": (
-            f"with initial weights times {factor:g}, laziness and the kernel measured",
+            f"from weights × {factor:g}, with laziness and kernel",
             "where the network leaves its linearisation, and what ranks of weights and kernel do there",
             _regime(factor),
         )
@@ -185,8 +189,7 @@ _DIGITS: dict[str, tuple[str, str, Callable[[TrainingSpec], TrainingSpec]]] = {
 }
 
 
-def _of_digits(name: str) -> Experiment:
-    words, shows, change = _DIGITS[name]
+def _of_digits(name: str, words: str, shows: str, change: Callable[[TrainingSpec], TrainingSpec]) -> Experiment:
     smoke, small, paper = map(change, _BASES)
     return Experiment(
         f"vit-digits-{name}",
@@ -199,4 +202,6 @@ def _of_digits(name: str) -> Experiment:
     )
 
 
-GAUGED = (*map(_modular, _MODULAR_CHANGES), _MODULAR_TRANSFORMER, *_LAZY, *map(_of_digits, _DIGITS))
+HOT_DIGITS = tuple(_of_digits(name, *how) for name, how in _HOT.items())
+OTHER_DIGITS = tuple(_of_digits(name, *how) for name, how in _OTHERWISE.items())
+GAUGED = (*map(_modular, _MODULAR_CHANGES), _MODULAR_TRANSFORMER, *_LAZY, *HOT_DIGITS, *OTHER_DIGITS)

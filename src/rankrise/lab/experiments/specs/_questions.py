@@ -1,9 +1,9 @@
-"""What readers of the paper ask, on the toy: weight decay, LayerNorm, random targets, and where Adam has stages."""
+"""What readers of the paper ask, on the toy: weight decay, LayerNorm, random targets, Adam, and a hundred heads."""
 
 from dataclasses import replace
 
 from rankrise.lab.experiments._spec import Experiment
-from rankrise.lab.experiments.kinds import AdamPhasesSpec, DescentSpec, FlowSpec, StagesSpec, ToyTask
+from rankrise.lab.experiments.kinds import AdamPhasesSpec, DescentSpec, EnsembleSpec, FlowSpec, StagesSpec, ToyTask
 from rankrise.lab.experiments.specs._toys import experiment_of, steps_to
 
 DECAYS = (0.003, 0.01, 0.03)
@@ -23,7 +23,7 @@ def _decay(decay: float) -> tuple[Experiment, Experiment]:
         ),
         experiment_of(
             f"toy-decay-{decay:g}",
-            f"Gradient descent on the toy with weight decay λ = {decay:g}, α = 1e-8",
+            f"Gradient descent on the toy, weight decay λ = {decay:g}, α = 1e-8",
             f"the stages of toy-decay-stages-{decay:g}",
             lambda size: DescentSpec(
                 **size.common(),
@@ -78,5 +78,13 @@ QUESTIONS = (
             beta2s=(0.9, 0.999),
             log10_alphas=(-2, -4, -8),
         ),
+    ),
+    Experiment(
+        "toy-ensemble",
+        "Algorithm 1 on a hundred heads of 8 weights",
+        "how often coordinates leave or tie, and how far predicted times err",
+        smoke=EnsembleSpec(task=_TASK, num_heads=4, num_predicted=1),
+        small=EnsembleSpec(task=_TASK, num_heads=100, num_predicted=10),
+        paper=EnsembleSpec(task=_TASK, num_heads=100, num_predicted=10),
     ),
 )

@@ -9,7 +9,14 @@ on two cores.
 from dataclasses import dataclass, replace
 
 from rankrise.lab.experiments._spec import Scale
-from rankrise.lab.experiments.specs import _full_heads, _paper_networks, _questions, _toys, _varied_networks
+from rankrise.lab.experiments.specs import (
+    _full_heads,
+    _gauged,
+    _paper_networks,
+    _questions,
+    _toys,
+    _varied_networks,
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Entry:
 
 _THREE = (0, 1, 2)
 _TWELVE = tuple(range(12))  # because coordinates leave the support in some tasks only
-_JUDGES = (3, 4, 5)  # bounds of the claims on full heads and of readers' questions were set on seeds 0, 1 and 2
+_JUDGES = (3, 4, 5)  # bounds of claims on full heads, readers' questions and gauges were set on seeds 0, 1 and 2
 _TOY = tuple(experiment.name for experiment in _toys.THEORY)
 _BESIDE = tuple(experiment.name for experiment in (*_full_heads.FULL_HEADS, *_questions.QUESTIONS))
 
@@ -65,6 +72,26 @@ def _variants(network: Entry) -> tuple[Entry, ...]:
     return tuple(replace(network, name=variant.name) for variant in _varied_networks.VARIANTS[network.name])
 
 
+_SHORT_GAUGES = (  # less than a minute in all
+    "modular-adam",
+    "modular-zero-sum",
+    "vit-digits-hot",
+    "vit-digits-hot-sigma-qkv",
+)
+_GAUGES_ONLY_SMALL = (
+    "Claims of the gauges are judged at scale small, for which their bounds were set: rankrise run NAME --scale small "
+    "--seed 3-5, with --epochs 10 for digits that are not hot"
+)
+
+
+def _gauges(scale: Scale) -> tuple[Entry, ...]:
+    """The experiments of the gauges, which are judged where they were run by hand."""
+    length = dict.fromkeys((experiment.name for experiment in _gauged.OTHER_DIGITS), 10 if scale == "small" else None)
+    return tuple(
+        Entry(e.name, scale, _JUDGES, epochs=length.get(e.name), by_hand=_GAUGES_ONLY_SMALL) for e in _gauged.GAUGED
+    )
+
+
 _IMAGENET = (
     "ImageNet at 360 epochs takes 30 hours on one H200, so it is not run here: torchrun --nproc-per-node 8 -m rankrise "
     "run vit-imagenet --scale paper --data DIR, then reproduce again"
@@ -76,6 +103,8 @@ ENTRIES: dict[Scale, tuple[Entry, ...]] = {
         *_beside("smoke", _JUDGES),
         *_with_scales(Entry("vit-digits", "small", seeds=_THREE, epochs=15), num=3),
         *_variants(Entry("vit-digits", "small", epochs=15)),
+        Entry("lazy-tight", "smoke", _JUDGES[:1]),
+        *(Entry(name, "small", _JUDGES[:1]) for name in _SHORT_GAUGES),
     ),
     "small": (
         *_toy("small"),
@@ -90,6 +119,7 @@ ENTRIES: dict[Scale, tuple[Entry, ...]] = {
         Entry("gpt2-wikitext103", "small"),
         Entry("vit-cifar10-augmented", "small"),
         Entry("vit-cifar10-ceng501", "small"),
+        *_gauges("small"),
     ),
     "paper": (
         Entry("vit-cifar10", "paper"),
@@ -106,5 +136,6 @@ ENTRIES: dict[Scale, tuple[Entry, ...]] = {
         *_variants(Entry("vit-digits", "paper")),
         Entry("gpt2-wikitext103", "paper"),
         Entry("vit-imagenet", "paper", by_hand=_IMAGENET),
+        *_gauges("paper"),
     ),
 }
