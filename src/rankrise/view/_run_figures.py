@@ -20,7 +20,7 @@ from rankrise.view._stable_ranks import stable_rank_by_head, stable_rank_over_tr
 if TYPE_CHECKING:
     from rankrise.runs import Comparison, RunData
 
-_MOST_POINTS = 1000  # most points of a loss, which may have been recorded at every step
+_MOST_POINTS = 1000  # of a loss that was recorded at every step
 _LOSSES = ("loss", "train_loss")
 
 
@@ -68,8 +68,7 @@ def training_curves(runs: "Mapping[str, RunData]", *, layer: int | None = None) 
         ),
         text=(
             f"{'The loss, and the' if has_loss else 'The'} stable rank of what training added, mean over the heads of "
-            f"{whose}. "
-            f"A rank that stays and then rises by about one is a stage.{legend}"
+            f"{whose}. A rank that stays and then rises by about one is a stage.{legend}"
         ),
         run="; ".join(headline(run.progress()) for run in runs.values()),
         panels=tuple(panels),
