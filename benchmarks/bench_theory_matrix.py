@@ -5,7 +5,9 @@
 All run at the tolerance 1e-9; the factors have the absolute tolerance 1e-9 α. Dense output is free for the others. An
 error is the largest relative error of a stage time (singular value first above 1e-3) against `solve_matrix_flow` at the
 tolerance 1e-12, or "missing" where a solver finds other stages. That reference is ours; what it agrees with is in
-docs/log/matrices.md. A solver stops after 60 seconds. Gradients and processor seconds are of one run each.
+docs/log/matrices.md. A solver stops after 60 seconds. Gradients and processor seconds are of one run each. Below 1e-16,
+where float64 on the factors is wrong, `python -m tests.theory.make_matrix_reference many` runs mpmath in 84 digits; its
+processor seconds are in tests/theory/data/many_digits.json.
 """
 
 import argparse

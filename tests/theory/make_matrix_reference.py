@@ -30,10 +30,10 @@ COARSE = 0.08
 
 DECAYED = Path(__file__).parent / "data" / "decayed_directions.json"
 DECAY_CASES = [
-    ("sensing", 471, 0.1), ("sensing", 472, 0.3), ("sensing", 473, 0.3),
-    ("head", 471, 0.05), ("head", 472, 0.2), ("head", 473, 0.2),
-]  # fmt: skip
-DECAY_ALPHAS, DECAY_STEP, DECAY_END = (-24, -48), 0.2, 1.5
+    *(("sensing", seed, decay, -24, 1.5) for seed, decay in ((471, 0.1), (472, 0.3), (473, 0.3))),
+    *(("head", seed, decay, -24, 1.5) for seed, decay in ((471, 0.05), (472, 0.2), (473, 0.2))),
+]
+DECAY_STEP = 0.2
 DECAY_WITHIN = 1e-3  # relative error of the limit against the extrapolated times; set before the flows were run
 
 _as_mpf = np.vectorize(mpmath.mpf, otypes=[object])
@@ -92,7 +92,7 @@ def sensing_times(seed, d, log10_alpha, step, *, digits, num_stages):
 
 
 def load_decayed():
-    """Read the cases with weight decay: network, seed, λ, and the times found at both α, extrapolated to α = 0."""
+    """Read the cases with weight decay: network, seed, λ, log10 α, end, and the times at α and α², extrapolated."""
     return json.loads(DECAYED.read_text())["cases"]
 
 
@@ -117,15 +117,15 @@ def decayed_instance(network, seed):
     return PlainHead(x, y).gradients, [first.standard_normal((2 * d, d)) for _ in range(2)]
 
 
-def decayed_times(network, seed, weight_decay, log10_alpha, step):
-    """Rescaled times, matrices and ranks at which singular values first pass the threshold, until DECAY_END.
+def decayed_times(network, seed, weight_decay, log10_alpha, end):
+    """Rescaled times, matrices and ranks at which singular values first pass the threshold, until a rescaled time.
 
     dZ/dt = (H - λ) Z by the method of order 4. Columns have many digits; gradients need only those of float64, because
     a column that waits loses its digits to rounding in longer columns, and not to rounding in H.
     """
     gradients, starts = decayed_instance(network, seed)
     d = len(starts[0]) // 2
-    h = mpmath.mpf(step / max(np.linalg.norm(g, 2) for g in gradients(*(np.zeros((d, d)) for _ in starts))))
+    slowest = max(np.linalg.norm(g, 2) for g in gradients(*(np.zeros((d, d)) for _ in starts)))
     clock = -log10_alpha * math.log(10.0)
     with mpmath.workdps(20 - 2 * log10_alpha):
         z, decay = [_as_mpf(s) * mpmath.mpf(10) ** log10_alpha for s in starts], mpmath.mpf(weight_decay)
@@ -142,8 +142,11 @@ def decayed_times(network, seed, weight_decay, log10_alpha, step):
         def ahead(z, k, part):
             return [s + part * moved for s, moved in zip(z, k, strict=True)]
 
-        found, before = [], [np.zeros(d) for _ in starts]
-        for n in range(math.ceil(DECAY_END * clock / float(h))):
+        found, before, t = [], [np.zeros(d) for _ in starts], 0.0
+        while t < end * clock:
+            # A head that attends has far larger gradients than one at products of zero: the step follows them.
+            h = DECAY_STEP / max(slowest, *(np.linalg.norm(g, 2) for g in gradients(*products(z))))
+            t, h = t + h, mpmath.mpf(h)
             k1 = slope(z)
             k2 = slope(ahead(z, k1, h / 2))
             k3 = slope(ahead(z, k2, h / 2))
@@ -154,27 +157,28 @@ def decayed_times(network, seed, weight_decay, log10_alpha, step):
                 known = {rank for _, matrix, rank in found if matrix == j}
                 for rank in [r for r in range(d) if high[r] > THRESHOLD and r not in known]:
                     part = math.log(THRESHOLD / low[rank]) / math.log(high[rank] / low[rank])
-                    found.append((float(h) * (n + part) / clock, j, rank))
+                    found.append(((t - float(h) * (1 - part)) / clock, j, rank))
             before = sizes
     return sorted(found)
 
 
 def write_decayed():
-    """Times at both α, and what follows from them for times that are T + c / log(1/α)."""
+    """Times at α and α², and what follows from them for times that are T + c / log(1/α)."""
     began, cases = time.process_time(), []
-    for network, seed, weight_decay in DECAY_CASES:
-        far, near = (decayed_times(network, seed, weight_decay, value, DECAY_STEP) for value in DECAY_ALPHAS)
+    for network, seed, weight_decay, log10_alpha, end in DECAY_CASES:
+        far, near = (decayed_times(network, seed, weight_decay, part * log10_alpha, end) for part in (1, 2))
         stages = [
             {"matrix": j, "rank": rank, "far": t, "near": near_t, "time": 2 * near_t - t}
             for t, j, rank in far
             for near_t, *key in near
             if key == [j, rank]
         ]
-        cases.append({"network": network, "seed": seed, "weight_decay": weight_decay, "stages": stages})
+        case = {"network": network, "seed": seed, "weight_decay": weight_decay, "log10_alpha": log10_alpha}
+        cases.append({**case, "end": end, "stages": stages})
     record = {
         "what": "rescaled times at which singular values pass the threshold in a flow with weight decay",
         "command": "python -m tests.theory.make_matrix_reference decayed",
-        "settings": {"log10_alphas": DECAY_ALPHAS, "step": DECAY_STEP, "end": DECAY_END, "threshold": THRESHOLD},
+        "settings": {"step": DECAY_STEP, "threshold": THRESHOLD},
         "processor_seconds": time.process_time() - began,
         "cases": cases,
     }

@@ -20,9 +20,9 @@ class Status(enum.Enum):
     SIGN_FLIP = "sign_flip"
     SADDLE = "stuck_at_saddle"
 
-    def at(self, loss: float, stuck: tuple[int, ...]) -> str:
-        """Return the remedy, with the loss and the coordinates where a run is stuck."""
-        return f"Stuck at a saddle of loss {loss:.4g}: coordinates {stuck}. {self.remedy}" if stuck else self.remedy
+    def at(self, loss: float, stuck: tuple[int, ...], *, what: str = "coordinates") -> str:
+        """Return the remedy, with the loss and the coordinates or products where a run is stuck."""
+        return f"Stuck at a saddle of loss {loss:.4g}: {what} {stuck}. {self.remedy}" if stuck else self.remedy
 
     @property
     def remedy(self) -> str:
@@ -41,7 +41,7 @@ _REMEDIES = {
     "Pass `l2` to the network: a penalty on q makes the minimum finite.",
     Status.SIGN_FLIP: "The last direction of a square product turned back, which float64 columns cannot follow: its "
     "time and later ones are not to be trusted. Use the limit, or start factors with exactly d columns in `predict`.",
-    Status.SADDLE: "The loss can still fall, but the coordinates in `stuck` feel no gradient at products of zero and "
-    "never start. Let h start elsewhere: pass h(x, q + q0) with a constant q0 at which the gradient is not zero.",
+    Status.SADDLE: "The loss can still fall, but the weights that `stuck` lists feel no gradient at products of zero "
+    "and never start. Let h start elsewhere: pass h(x, q + q0) with a constant q0 at which the gradient is not zero.",
     Status.DIVERGED: "A step of the optimiser made a product larger than 1e100. Lower `learning_rate`.",
 }

@@ -134,6 +134,8 @@ def test_a_run_ends_with_a_reason():
     [
         ({"ranks": [1, 1]}, r"`ranks` must hold a positive number of columns for each of the 1 products; got \[1, 1\]"),
         ({"ranks": [0]}, r"`ranks` must hold"),
+        ({"ranks": 2}, r"`ranks` must hold a positive number of columns for each of the 1 products; got 2"),
+        ({"ranks": [1.5]}, r"`ranks` must hold"),
         ({"max_stages": -1}, r"`max_stages` must be zero or positive; got -1"),
         ({"t_end": 0.0}, r"`t_end` must be positive; got 0.0"),
         ({"rtol": 0.0}, r"`rtol` must be from 1e-12"),
@@ -143,3 +145,8 @@ def test_a_run_ends_with_a_reason():
 def test_bad_arguments_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         theory.matrix_stages(sensing(0, d=2, columns=2), **changes)
+
+
+def test_a_network_of_diagonal_weights_is_sent_to_its_own_algorithm():
+    with pytest.raises(ValueError, match=r"`net` must be a network of full matrices; got .*call `incremental_stages`"):
+        theory.matrix_stages(theory.linear(torch.eye(2), torch.ones(2)))

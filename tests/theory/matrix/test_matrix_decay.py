@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.theory.make_matrix_reference import DECAY_WITHIN, load_decayed
 from tests.theory.matrix.instances import as_numbers, head, sensing
 
 from rankrise import theory
@@ -50,6 +51,21 @@ def test_each_point_is_stationary_with_a_penalty_on_the_nuclear_norm():
     waiting = torch.cat(stages.spectra[-1])
     assert len(waiting)
     assert waiting.max() <= decay
+
+
+def errors(case):
+    """Relative distance of each stage of the limit from the extrapolated time; only late ones may be in one of both."""
+    net = sensing(case["seed"], 3, 3) if case["network"] == "sensing" else head(case["seed"], 2, 24, 4)
+    stages = theory.matrix_stages(net, weight_decay=case["weight_decay"], t_end=case["end"], rtol=1e-4)
+    limit = dict(zip(zip(stages.matrices, stages.ranks, strict=True), stages.times.tolist(), strict=True))
+    found = {(stage["matrix"], stage["rank"]): stage["time"] for stage in case["stages"]}
+    assert all((limit.get(key) or found[key]) > 0.9 * case["end"] for key in limit.keys() ^ found.keys())
+    return [abs(found[key] / time - 1) for key, time in limit.items() if key in found]
+
+
+@pytest.mark.parametrize("case", load_decayed(), ids=lambda case: f"{case['network']} {case['seed']}")
+def test_stages_with_decay_are_those_of_flows_in_many_digits(case):
+    assert max(errors(case)) < DECAY_WITHIN
 
 
 @pytest.mark.parametrize("decay", [-1.0, float("nan"), float("inf")])

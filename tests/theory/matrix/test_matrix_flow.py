@@ -151,6 +151,18 @@ def test_the_reference_of_84_digits_can_be_made_again():
         assert abs(fine - time) < abs(coarse - time) / 8
 
 
+def test_a_start_of_equal_factors_has_no_partner_to_turn():
+    """With AᵀA = BᵀB nothing is conserved but zero, and ŵ of the last direction is zero."""
+    net = sensing(0, 2, 2)
+    flow = theory.solve_matrix_flow(net, [torch.eye(2)] * 2, alpha=1e-32)
+    stages = theory.matrix_stages(net)
+    assert flow.status is theory.Status.FINISHED
+    assert float(flow.times[-1]) == pytest.approx(1.2 * float(stages.times[-1]), rel=1e-6)
+    torch.testing.assert_close(flow.stage_times, stages.times, rtol=0.1, atol=0)
+    assert str(flow).splitlines()[0].split() == ["stage", "time", "matrix", "rank"]
+    assert "finished: Nothing to do" in str(flow)
+
+
 def test_balancedness_is_kept_and_the_loss_falls():
     net = head(0, 3, 60, 5)
     flow = solve(net, 0, -4, 2.5, times=np.linspace(0, 2.5, 6))
@@ -201,6 +213,12 @@ def test_a_run_that_cannot_finish_ends_where_it_stopped_with_a_remedy(method):
     [
         ({"log10_alpha": 0.0}, r"`log10_alpha` must be negative and finite; got 0.0"),
         ({"log10_alpha": -math.inf}, r"`log10_alpha` must be negative and finite"),
+        ({"log10_alpha": "thirty"}, r"`log10_alpha` must be negative and finite; got 'thirty'"),
+        ({"log10_alpha": -1e300}, r"`log10_alpha` must be at least -1e\+09; got -1e\+300: use the limit"),
+        ({"alpha": 1e-8}, r"`alpha` or `log10_alpha` must be given, and not both"),
+        ({"start": [torch.zeros(4, 4)] * 2}, r"must be linearly independent.* got 4 columns of rank 0 in product 0"),
+        ({"start": [torch.ones(4, 2)] * 2}, r"must be linearly independent.* got 2 columns of rank 1 in product 0"),
+        ({"start": None}, r"`start` must hold two factors for each product; got NoneType"),
         ({"log10_alpha": -17, "method": "plain"}, r"at least -16 for the plain method.*use method=\"graded\""),
         ({"method": "euler"}, r"`method` must be \"graded\" or \"plain\"; got 'euler'"),
         ({"threshold": 0.0}, r"`threshold` must be at least 1e-12; got 0.0"),
@@ -214,6 +232,6 @@ def test_a_run_that_cannot_finish_ends_where_it_stopped_with_a_remedy(method):
     ],
 )
 def test_bad_arguments_are_refused_with_the_rule_and_the_remedy(changes, message):
-    arguments = {"start": [torch.ones(4, 2)] * 2, "log10_alpha": -8, "t_end": 1.0} | changes
+    arguments = {"start": start(sensing(0), 0), "log10_alpha": -8, "t_end": 1.0} | changes
     with pytest.raises(ValueError, match=message):
         theory.solve_matrix_flow(sensing(0), arguments.pop("start"), **arguments)

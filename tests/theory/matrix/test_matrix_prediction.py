@@ -123,6 +123,16 @@ def test_transitions_that_overlap_are_flagged_and_the_flag_is_inherited():
     assert all(flag.meaning for flag in theory.Flag)
 
 
+def test_equal_singular_values_are_flagged():
+    """At 1e-32 the second time is 0.4947 and predicted as 0.5040, because the start decides the directions."""
+    net = theory.matrix_sensing(2 * torch.eye(4).reshape(4, 2, 2), [4.0, 0.0, 0.0, 4.0])
+    stages = theory.matrix_stages(net)
+    factors = [torch.tensor([[1.0, 0.5], [-0.5, 1.0]]), torch.tensor([[0.3, 0.2], [0.1, 0.9]])]
+    prediction = stages.predict(factors, alpha=1e-32)
+    assert prediction.flags == ((theory.Flag.TIED,),) * 2
+    assert "stage 1: The two largest singular values are equal" in str(stages)
+
+
 def test_a_turn_that_columns_cannot_follow_is_said():
     net = anisotropic_sensing(131, 2, 6)
     stages = theory.matrix_stages(net, ranks=[3], t_end=8.0, rtol=1e-4)
@@ -160,6 +170,9 @@ def test_a_plateau_shorter_than_the_transition_before_it_is_flagged(seed):
     [
         ({"log10_alpha": 0.0}, r"`log10_alpha` must be negative and finite; got 0.0"),
         ({"log10_alpha": -math.inf}, r"`log10_alpha` must be negative and finite"),
+        ({"log10_alpha": None}, r"`alpha` or `log10_alpha` must be given, and not both"),
+        ({"start": [torch.zeros(4, 4)] * 2}, r"must be linearly independent.* got 4 columns of rank 0 in product 0"),
+        ({"start": 3.0}, r"`start` must hold two factors for each product; got float"),
         ({"threshold": 0.0}, r"`threshold` must be positive; got 0.0"),
         ({"start": [torch.ones(4, 4)]}, r"`start` must hold two factors for each product"),
         ({"start": [torch.ones(4, 3)] * 2}, r"put A_1, B_1, A_2, B_2, ... in this order"),

@@ -16,18 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rankrise.theory._alpha import log_inverse_alpha, resolve_log10_alpha
 from rankrise.theory._rosenbrock import Array, Index
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike
-from rankrise.theory.diagonal._coordinates import (
-    balanced_logs,
-    height_of,
-    log_inverse_alpha,
-    log_products,
-    orient,
-    resolve_log10_alpha,
-    to_tensor,
-)
+from rankrise.theory.diagonal._coordinates import balanced_logs, height_of, log_products, orient, to_tensor
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import products_at
 from rankrise.theory.diagonal._saddles import find_stuck

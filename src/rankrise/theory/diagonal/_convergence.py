@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from rankrise._tables import table
+from rankrise.theory._alpha import log_inverse_alpha, resolve_log10_alpha
 from rankrise.theory._tasks import ArrayLike
 from rankrise.theory.diagonal._algorithm import incremental_stages
-from rankrise.theory.diagonal._coordinates import log_inverse_alpha, resolve_log10_alpha
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._flow import activation_times, solve_flow
 from rankrise.theory.diagonal._stage_records import Stages

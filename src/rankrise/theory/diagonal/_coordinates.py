@@ -5,10 +5,8 @@ Symbols:
     w, ŵ            u + v and u - v after swapping u, v and flipping both signs so that u > |v|; q = u ⊙ v is unchanged
     q               ¼ (w² - ŵ²)
     c               w ŵ = u² - v², conserved by the flow
-    A               log(1/α), natural
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,40 +70,6 @@ def orient(net: DiagonalNetwork, u0: ArrayLike, v0: ArrayLike) -> Start:
     u, v = np.where(swapped, v, u), np.where(swapped, u, v)
     sign = np.sign(u)
     return Start(np.log(sign * (u + v)), np.log(sign * (u - v)), swapped, sign)
-
-
-def resolve_log10_alpha(alpha: float | None, log10_alpha: float | None) -> float:
-    """Return log10 α from α or log10 α, whichever the caller gave.
-
-    Raises:
-        ValueError: If both or neither are given, or α is not between 0 and 1.
-
-    >>> resolve_log10_alpha(1e-32, None), resolve_log10_alpha(None, -1000)
-    (-32.0, -1000)
-    """
-    if alpha is None and log10_alpha is not None:
-        return log10_alpha
-    if alpha is None or log10_alpha is not None:
-        raise ValueError(
-            f"`alpha` or `log10_alpha` must be given, and not both; got alpha={alpha} and log10_alpha={log10_alpha}: "
-            "pass alpha=1e-32, or log10_alpha=-1000 for an α that no float holds."
-        )
-    if not 0 < alpha < 1:
-        raise ValueError(f"`alpha` must lie between 0 and 1; got {alpha}: below 1e-300 pass log10_alpha=-1000 instead.")
-    return math.log10(alpha)
-
-
-def log_inverse_alpha(log10_alpha: float) -> float:
-    """Return A = log(1/α) from log10 α.
-
-    >>> round(log_inverse_alpha(-1), 3)
-    2.303
-    """
-    if not (math.isfinite(log10_alpha) and log10_alpha < 0):
-        raise ValueError(
-            f"`log10_alpha` must be negative and finite, as α < 1; got {log10_alpha}: pass -32 for α = 1e-32."
-        )
-    return -float(log10_alpha) * math.log(10.0)
 
 
 def to_tensor(array: Array) -> Tensor:

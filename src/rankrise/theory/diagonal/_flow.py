@@ -18,17 +18,11 @@ from torch import Tensor
 
 from rankrise._doors import plot_stages
 from rankrise._tables import table
+from rankrise.theory._alpha import log_inverse_alpha, resolve_log10_alpha
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
-from rankrise.theory.diagonal._coordinates import (
-    Start,
-    log_inverse_alpha,
-    log_products,
-    orient,
-    resolve_log10_alpha,
-    to_tensor,
-)
+from rankrise.theory.diagonal._coordinates import Start, log_products, orient, to_tensor
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._integrator import ENDLESS, Integrator, Piece, products_at
 from rankrise.theory.diagonal._saddles import find_stuck

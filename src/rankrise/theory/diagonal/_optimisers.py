@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankrise.theory._alpha import resolve_log10_alpha
 from rankrise.theory._optimisers import DIVERGED, batches, check_descent, make_optimiser
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
-from rankrise.theory.diagonal._coordinates import resolve_log10_alpha
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankrise.theory._alpha import log_inverse_alpha
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
-from rankrise.theory.diagonal._coordinates import height_of, log_inverse_alpha, log_products, to_tensor
+from rankrise.theory.diagonal._coordinates import height_of, log_products, to_tensor
 from rankrise.theory.diagonal._diagonal_network import DiagonalNetwork
 from rankrise.theory.diagonal._flow import FELT, Flow
 from rankrise.theory.diagonal._integrator import Integrator, Piece, products_at

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from rankrise._tables import table
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory.matrix._propagators import GradedColumns
@@ -58,6 +59,13 @@ class MatrixFlow:
     num_hessian_products: int
     num_steps: int
     status: Status
+
+    def __str__(self) -> str:
+        """Return the stage times as a table, one line each, and how the flow ended."""
+        stages = zip(self.stage_times.tolist(), self.matrices, self.ranks, strict=True)
+        rows = [{"stage": k + 1, "time": t, "matrix": j, "rank": m + 1} for k, (t, j, m) in enumerate(stages)]
+        ended = f"{self.status.value}: {self.status.remedy} The loss is {float(self.losses[-1]):.4g}."
+        return "\n".join([table(rows) or "No stages.", ended])
 
 
 class Crossings:

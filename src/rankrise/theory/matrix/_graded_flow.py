@@ -69,7 +69,7 @@ class GradedFlow:
         self.lost, self.memory = False, -math.log(rtol) - _DIGITS
         self.t, self.h, self.bar, self.num_steps = 0.0, 0.0, _REST, 0
         empty = tuple(np.zeros((len(z), 0)) for z in starts)
-        self.scale = max(float(np.linalg.norm(g, 2)) for g in self.flow.gradients(empty)[1])
+        self.scale = max(float(np.linalg.norm(g, 2)) for g in self.flow.gradients(empty)[1]) or 1.0
 
     def run(self) -> Status:
         """Follow the flow to its end."""

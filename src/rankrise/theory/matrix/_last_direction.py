@@ -58,7 +58,7 @@ class LastDirection:
             family = -family
         log_w = float(columns.logs[-1]) + math.log((abs(of_a) + abs(of_b)) / math.sqrt(2.0))
         rho = columns.rows[:, -1]
-        constant = abs(float(rho @ conserved @ rho)) / 2
+        constant = abs(float(rho @ conserved @ rho)) / 2 + 1e-300  # zero for a start with AᵀA = BᵀB: ŵ is zero
         return cls(log_w, 2 * log_alpha + math.log(constant) - log_w, family, _apart(columns))
 
     def carry(

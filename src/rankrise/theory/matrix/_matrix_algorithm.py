@@ -12,6 +12,7 @@ Symbols:
 """
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory.matrix._active_flow import ActiveFlow, Factors, Step, complement
 from rankrise.theory.matrix._matrix_network import MatrixNetwork
+from rankrise.theory.matrix._matrix_saddles import find_stuck_products
 from rankrise.theory.matrix._matrix_stage_records import (
     MatrixCertificate,
     MatrixStages,
@@ -103,7 +105,8 @@ def matrix_stages(
         on_stage: Called with the rescaled time after each stage, for progress.
 
     Returns:
-        The stages; `status` says whether the end was reached.
+        The stages; `status` says whether the end was reached, or that the run is stuck at a saddle: then `stuck` names
+        the products, and `advice` says what to do.
 
     Raises:
         ValueError: If an argument breaks its rule, or h is not finite on the way.
@@ -117,6 +120,11 @@ def matrix_stages(
     Reference: Boix-Adsera et al., "Transformers learn through gradual rank increase", NeurIPS 2023, Algorithm 1, which
     this extends from diagonal to full matrices.
     """
+    if not isinstance(net, MatrixNetwork):
+        raise ValueError(
+            f"`net` must be a network of full matrices; got {type(net).__name__}: build one with `matrix_head` or "
+            "`MatrixNetwork`, or call `incremental_stages` for diagonal weights."
+        )
     allowed = _checked_ranks(net, ranks)
     if max_stages is not None and max_stages < 0:
         raise ValueError(f"`max_stages` must be zero or positive; got {max_stages}: pass None to run to the end.")
@@ -166,6 +174,11 @@ class _Run:
                 status = Status.T_END
             else:
                 status = self._stage(delta) if len(self.winners) < max_stages else Status.MAX_STAGES
+        stuck: tuple[int, ...] = ()
+        if status is Status.FINISHED and not self.decay:
+            idle = [len(s) > 0 and o.sigma[0] == 0 for o, s in zip(self.outside, self.exponents, strict=True)]
+            stuck = find_stuck_products(self.net, self.factors, idle)
+            status = Status.SADDLE if stuck else status
         times, matrices, ranks, u, v, sigmas = zip(*self.winners, strict=True) if self.winners else ((),) * 6
         factors, losses, gradients, exponents, spectra = zip(*self.points, strict=True)
         return MatrixStages(
@@ -186,6 +199,7 @@ class _Run:
             status=status,
             num_gradients=self.flow.num_gradients,
             num_hessian_products=self.flow.num_hessian_products,
+            stuck=stuck,
             _net=self.net,
             _gradients=gradients,
             _transitions=tuple(self.transitions),
@@ -322,9 +336,13 @@ def _tensors(points: Sequence[Sequence[Array]]) -> tuple[tuple[torch.Tensor, ...
 def _checked_ranks(net: MatrixNetwork, ranks: Sequence[int] | None) -> tuple[int, ...]:
     if ranks is None:
         return tuple(min(shape) for shape in net.shapes)
-    if len(ranks) != len(net.shapes) or any(int(r) != r or r < 1 for r in ranks):
+    try:
+        given = tuple(operator.index(r) for r in ranks)
+    except TypeError:
+        given = ()
+    if len(given) != len(net.shapes) or min(given) < 1:
         raise ValueError(
             f"`ranks` must hold a positive number of columns for each of the {len(net.shapes)} products; got "
-            f"{list(ranks)}: leave it out for full rank."
+            f"{ranks!r}: leave it out for full rank."
         )
-    return tuple(int(r) for r in ranks)
+    return given

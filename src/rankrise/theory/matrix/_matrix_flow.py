@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankrise.theory._alpha import log10_alpha_of_matrices
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike
 from rankrise.theory.matrix._flow_record import Crossings, MatrixFlow, spectrum
 from rankrise.theory.matrix._graded_flow import GradedFlow
+from rankrise.theory.matrix._matrix_algorithm import matrix_stages
 from rankrise.theory.matrix._matrix_network import MatrixNetwork
-from rankrise.theory.matrix._matrix_stage_records import checked_start, num_columns
+from rankrise.theory.matrix._matrix_stage_records import check_independent, checked_start, num_columns
 
 _PLAIN_LOG10_ALPHA = -16.0
 
@@ -28,8 +30,9 @@ def solve_matrix_flow(
     net: MatrixNetwork,
     start: Sequence[ArrayLike],
     *,
-    log10_alpha: float,
-    t_end: float,
+    alpha: float | None = None,
+    log10_alpha: float | None = None,
+    t_end: float | None = None,
     times: Sequence[float] | Tensor | None = None,
     threshold: float = 1e-3,
     rtol: float = 1e-9,
@@ -48,8 +51,10 @@ def solve_matrix_flow(
     Args:
         net: The network.
         start: The factors before the factor α, two for each product: A_1, B_1, A_2, B_2, ..., each (d, r).
+        alpha: α, between 0 and 1; either this or log10_alpha.
         log10_alpha: log10 α, negative.
-        t_end: Rescaled time t / log(1/α) at which to stop.
+        t_end: Rescaled time t / log(1/α) at which to stop. If None, the last of `times`; without them 1.2 times the
+            last stage of the limit, which `matrix_stages` finds first.
         times: Rescaled times to report, increasing, within [0, t_end]; 201 evenly spaced ones if not given.
         threshold: Singular value at which a direction counts as active, at least 1e-12.
         rtol: Tolerance of a step.
@@ -72,8 +77,7 @@ def solve_matrix_flow(
     >>> flow.status.value, [round(t, 3) for t in flow.stage_times.tolist()]
     ('finished', [0.25, 0.499])
     """
-    if not -math.inf < log10_alpha < 0:
-        raise ValueError(f"`log10_alpha` must be negative and finite; got {log10_alpha}: pass for example -32.")
+    log10_alpha = log10_alpha_of_matrices(alpha, log10_alpha)
     if method not in ("graded", "plain"):
         raise ValueError(f'`method` must be "graded" or "plain"; got {method!r}: "graded" is right for every α.')
     if method == "plain" and log10_alpha < _PLAIN_LOG10_ALPHA:
@@ -86,8 +90,13 @@ def solve_matrix_flow(
         raise ValueError(f"`threshold` must be at least 1e-12; got {threshold}: 1e-3 is usual.")
     if max_steps < 1:
         raise ValueError(f"`max_steps` must be at least 1; got {max_steps}: 100000 is usual.")
+    ranks = num_columns(start, len(net.shapes))
+    starts = checked_start(start, net.shapes, ranks)
+    if method == "graded":
+        check_independent(starts)
+    if t_end is None:
+        t_end = _default_end(net, ranks) if times is None else float(torch.as_tensor(times, dtype=torch.float64).max())
     grid = _checked_times(t_end, times, rtol)
-    starts = checked_start(start, net.shapes, num_columns(start, len(net.shapes)))
     solve = _solve_graded if method == "graded" else _solve_plain
     return solve(net, starts, log10_alpha, t_end, grid, threshold, rtol, max_steps)
 
@@ -236,6 +245,12 @@ def _drift(left: Tensor, right: Tensor) -> Tensor:
 def _split(factors: Sequence[Any], net: MatrixNetwork) -> tuple[Tensor, ...]:
     pairs = [(z[:d], z[d:]) for z, (d, _) in zip(factors, net.shapes, strict=True)]
     return tuple(torch.from_numpy(np.ascontiguousarray(part)) for pair in pairs for part in pair)
+
+
+def _default_end(net: MatrixNetwork, ranks: Sequence[int]) -> float:
+    """Return a time beyond the last stage of the limit; 1 if it has none."""
+    stages = matrix_stages(net, ranks=ranks, rtol=1e-4)
+    return 1.2 * float(stages.times[-1]) if len(stages.times) else 1.0
 
 
 def _checked_times(t_end: float, times: Sequence[float] | Tensor | None, rtol: float) -> Tensor:

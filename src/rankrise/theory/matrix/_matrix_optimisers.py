@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankrise.theory._alpha import resolve_log10_alpha
 from rankrise.theory._optimisers import DIVERGED, batches, check_descent, make_optimiser
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike
@@ -52,7 +53,8 @@ def matrix_descend(
     net: MatrixNetwork,
     start: Sequence[ArrayLike],
     *,
-    log10_alpha: float,
+    alpha: float | None = None,
+    log10_alpha: float | None = None,
     learning_rate: float,
     num_steps: int,
     optimiser: str = "gd",
@@ -68,6 +70,7 @@ def matrix_descend(
     Args:
         net: The network.
         start: The factors before the factor α, two for each product: A_1, B_1, A_2, B_2, ..., each (d, r).
+        alpha: α, between 0 and 1; either this or log10_alpha.
         log10_alpha: log10 α, from -300 to below 0.
         learning_rate: η.
         num_steps: Number of steps to take.
@@ -88,6 +91,7 @@ def matrix_descend(
     >>> [round(s, 4) for s in run.singular_values[0][-1].tolist()], run.status.value
     ([4.0, 2.0], 'finished')
     """
+    log10_alpha = resolve_log10_alpha(alpha, log10_alpha)
     check_descent(
         net.num_samples, log10_alpha, learning_rate, num_steps, optimiser, every, weight_decay, batch_size, betas, eps
     )

@@ -36,6 +36,7 @@ class Flag(enum.Enum):
     OVERLAP = "overlap"
     TURNED = "turned"
     LEFT = "left"
+    TIED = "tied"
     NEVER = "never"
 
     @property
@@ -49,6 +50,8 @@ _MEANINGS = {
     "α is too large for separate stages here.",
     Flag.TURNED: "The last direction of a square product turned back, and float64 cannot follow it from this start.",
     Flag.LEFT: "A direction left and waits again; when it returns is taken from the limit.",
+    Flag.TIED: "Two directions join at the same time in the limit, so that the stages depend on the start, which the "
+    "prediction does not follow.",
     Flag.NEVER: "The singular value settles below the threshold, so that its time is infinite.",
 }
 
@@ -101,12 +104,13 @@ class LimitStage:
     gradients: Factors
     turning: tuple[int, ...]
     left: tuple[int, ...]
+    tied: bool
     epsilon: float
     steps: tuple[Step, ...]
 
 
 def predict_times(
-    stages: Sequence[LimitStage], starts: Sequence[Array], *, log10_alpha: float, threshold: float
+    stages: Sequence[LimitStage], starts: Sequence[Array], rows: Sequence[int], *, log10_alpha: float, threshold: float
 ) -> MatrixPrediction:
     """Carry the columns of a start through the plateaus and transitions of the limit.
 
@@ -116,17 +120,20 @@ def predict_times(
     Args:
         stages: The limit, stage by stage.
         starts: Z0 of each product, (d + d', r).
+        rows: d of each product.
         log10_alpha: log10 α.
         threshold: Singular value that counts as active.
     """
     clock = -log10_alpha * math.log(10.0)
-    waiting = [Waiting(start, -clock, g.shape[0]) for start, g in zip(starts, stages[0].gradients, strict=True)]
+    waiting = [Waiting(start, -clock, d) for start, d in zip(starts, rows, strict=True)]
     t, lasted, flags, turned = 0.0, 0.0, set[Flag](), []
     times, all_flags = [], []
     for k, stage in enumerate(stages):
         for j, w in enumerate(waiting):
             w.outside(stage.gradients[j], stage.factors[j])
         winner = waiting[stage.matrix]
+        if stage.tied:
+            flags.add(Flag.TIED)
         if winner.empty:
             flags.add(Flag.LEFT)
             dt = stage.wait * clock

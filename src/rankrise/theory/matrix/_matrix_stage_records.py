@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankrise.theory._alpha import log10_alpha_of_matrices
 from rankrise.theory._rosenbrock import Array
 from rankrise.theory._status import Status
 from rankrise.theory._tasks import ArrayLike, as_data
@@ -68,9 +69,14 @@ class MatrixCertificate:
         return self.curvature > 0
 
     @property
+    def tied(self) -> bool:
+        """Whether another direction joins at the same time, or did before: the stages then depend on the start."""
+        return self.tie_at is not None or self.sigma_ratio <= 1 + _TIE
+
+    @property
     def generic(self) -> bool:
         """Whether winner and overlaps are as the rule assumes: no tie, no vanishing minor."""
-        return self.tie_at is None and self.sigma_ratio > 1 + _TIE and self.smallest_minor > _SMALL_MINOR
+        return not self.tied and self.smallest_minor > _SMALL_MINOR
 
     @property
     def holds(self) -> bool:
@@ -132,6 +138,8 @@ class MatrixStages:
         status: How the algorithm ended, with a remedy.
         num_gradients: Gradients computed.
         num_hessian_products: Products with the Hessian computed.
+        stuck: Products that feel no gradient at the end although the loss falls if they move; the status is then
+            SADDLE.
     """
 
     times: Tensor
@@ -151,15 +159,28 @@ class MatrixStages:
     status: Status
     num_gradients: int
     num_hessian_products: int
+    stuck: tuple[int, ...]
     _net: MatrixNetwork = field(repr=False)
     _gradients: tuple[Factors, ...] = field(repr=False)
     _transitions: tuple[Transition, ...] = field(repr=False)
+
+    @property
+    def advice(self) -> str:
+        """Say how the algorithm ended, which products never started, and what to do about it."""
+        return self.status.at(float(self.losses[-1]), self.stuck, what="products")
 
     def singular_values(self, k: int) -> tuple[Tensor, ...]:
         """Return the singular values of each product at stationary point k, min(d, d') numbers each."""
         return tuple(torch.linalg.svdvals(m) for m in self.products[k])
 
-    def predict(self, start: Sequence[ArrayLike], *, log10_alpha: float, threshold: float = 1e-3) -> MatrixPrediction:
+    def predict(
+        self,
+        start: Sequence[ArrayLike],
+        *,
+        alpha: float | None = None,
+        log10_alpha: float | None = None,
+        threshold: float = 1e-3,
+    ) -> MatrixPrediction:
         """Predict the stage times of the run that starts at α times given factors, without a new gradient.
 
         The columns of the start are carried through the plateaus and transitions of the limit. The error is
@@ -168,6 +189,7 @@ class MatrixStages:
 
         Args:
             start: The factors before the factor α, two for each product: A_1, B_1, A_2, B_2, ..., each (d, r).
+            alpha: α, between 0 and 1; either this or log10_alpha.
             log10_alpha: log10 α, negative.
             threshold: Singular value at which a direction counts as active.
 
@@ -181,8 +203,7 @@ class MatrixStages:
         >>> [round(t, 3) for t in prediction.times.tolist()], prediction.flagged
         ([0.25, 0.499], (False, False))
         """
-        if not -math.inf < log10_alpha < 0:
-            raise ValueError(f"`log10_alpha` must be negative and finite; got {log10_alpha}: pass for example -32.")
+        log10_alpha = log10_alpha_of_matrices(alpha, log10_alpha)
         if not 0 < threshold < math.inf:
             raise ValueError(f"`threshold` must be positive; got {threshold}: 1e-3 is usual.")
         if self.weight_decay:
@@ -191,6 +212,7 @@ class MatrixStages:
                 "is all that there is."
             )
         starts = checked_start(start, self._net.shapes, self.ranks_allowed)
+        check_independent(starts)
         waits = torch.diff(self.times, prepend=torch.zeros(1, dtype=torch.float64)).tolist()
         stages = [
             LimitStage(
@@ -202,12 +224,14 @@ class MatrixStages:
                 gradients=self._gradients[k],
                 turning=self.certificates[k].sign_flips,
                 left=self.certificates[k].left,
+                tied=self.certificates[k].tied,
                 epsilon=self._transitions[k].epsilon,
                 steps=self._transitions[k].steps,
             )
             for k in range(len(waits))
         ]
-        return predict_times(stages, starts, log10_alpha=log10_alpha, threshold=threshold)
+        rows = [shape[0] for shape in self._net.shapes]
+        return predict_times(stages, starts, rows, log10_alpha=log10_alpha, threshold=threshold)
 
     def __str__(self) -> str:
         """Return the stages as a table, one line each."""
@@ -217,14 +241,19 @@ class MatrixStages:
             numbers = (self.losses[k + 1].item(), c.lead, c.sigma_ratio, c.smallest_minor, c.curvature)
             head = (str(k + 1), f"{self.times[k]:.6g}", str(self.matrices[k]), str(self.ranks[k] + 1))
             rows.append([*head, *(f"{number:.3g}" for number in numbers), "; ".join(notes)])
-        return f"{_table(rows)}\n{self.status.value}: {self.status.remedy}"
+        failing = [f"stage {k + 1}: {c.verdict}" for k, c in enumerate(self.certificates) if not c.holds]
+        return "\n".join([_table(rows) if self.certificates else "No stages.", *failing, self._ended])
+
+    @property
+    def _ended(self) -> str:
+        return f"{self.status.value}: {self.advice}"
 
 
 def checked_start(
     start: Sequence[ArrayLike], shapes: Sequence[tuple[int, int]], ranks: Sequence[int]
 ) -> tuple[Array, ...]:
     """Return [A_j; B_j] of factors A_1, B_1, A_2, B_2, ... that fit the network."""
-    factors = [as_data("start", factor).double().cpu().numpy() for factor in start]
+    factors = [as_data("start", factor).double().cpu().numpy() for factor in _in_order(start)]
     expected = [(rows, r) for shape, r in zip(shapes, ranks, strict=True) for rows in shape]
     got = [factor.shape for factor in factors]
     if got != expected:
@@ -237,9 +266,29 @@ def checked_start(
     return tuple(np.concatenate(pair) for pair in zip(factors[::2], factors[1::2], strict=True))
 
 
+def check_independent(starts: Sequence[Array]) -> None:
+    """Refuse [A; B] whose columns are dependent: some rotation of them has a column of zero, without a logarithm."""
+    for j, z in enumerate(starts):
+        if (rank := int(np.linalg.matrix_rank(z))) < z.shape[1]:
+            raise ValueError(
+                "The columns of [A; B] in `start` must be linearly independent, because a direction that starts at "
+                f"zero never joins; got {z.shape[1]} columns of rank {rank} in product {j}: draw them at random, or "
+                "leave columns out."
+            )
+
+
+def _in_order(start: object) -> list[ArrayLike]:
+    """Return the factors if they are several."""
+    if isinstance(start, (list, tuple)) or (isinstance(start, (Tensor, np.ndarray)) and start.ndim > 0):
+        return list(start)
+    raise ValueError(
+        f"`start` must hold two factors for each product; got {type(start).__name__}: pass [A_1, B_1, A_2, B_2, ...]."
+    )
+
+
 def num_columns(start: Sequence[ArrayLike], count: int) -> list[int]:
     """Return the number of columns of each product; checked later against the shapes."""
-    shapes = [as_data("start", factor).shape for factor in start]
+    shapes = [as_data("start", factor).shape for factor in _in_order(start)]
     columns = [int(shape[-1]) if len(shape) == 2 and shape[-1] else 1 for shape in shapes[::2]]
     return (columns + [1] * count)[:count]
 
