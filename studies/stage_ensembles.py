@@ -160,7 +160,7 @@ def figure(folder: Path, out: Path) -> None:
         _bars("coordinates that leave", left, "heads"),
         _bars("stages", stages, ""),
         _cumulative("error of predicted times", "largest relative error of a time", errors),
-        _cumulative("lead of the closest winner", "(Δ₂ − Δ₁) / Δ₁", gaps),
+        _cumulative("closest winner's lead", "(Δ₂ − Δ₁) / Δ₁", gaps),
     )
     record = FigureData(
         id="stage_ensemble",
@@ -196,7 +196,10 @@ def _cumulative(title: str, label: str, values: Array) -> Panel:
     values = np.sort(values[np.isfinite(values)])
     share = np.arange(1, len(values) + 1) / len(values)
     trace = Trace(numbers(values), numbers(share), group="heads", style="steps")
-    return Panel(title, Axis(label, log=True), Axis("share of heads", low=0.0, high=1.0), (trace,))
+    first, last = int(np.floor(np.log10(values[0]))), int(np.ceil(np.log10(values[-1])))
+    ticks = tuple(10.0**power for power in range(first, last + 1))
+    x = Axis(label, log=True, low=ticks[0], high=ticks[-1], ticks=ticks)
+    return Panel(title, x, Axis("share of heads", low=0.0, high=1.0), (trace,))
 
 
 if __name__ == "__main__":
