@@ -3,7 +3,6 @@
 Functions on tensors and modules. What watches a model while it trains are the probes of `rankrise.tracking`.
 """
 
-from rankrise.gauges._cross_entropy import zero_sum_cross_entropy as zero_sum_cross_entropy
 from rankrise.gauges._entropy import AttentionRows as AttentionRows
 from rankrise.gauges._entropy import attention_entropy as attention_entropy
 from rankrise.gauges._entropy import entropy_floor as entropy_floor
@@ -18,3 +17,4 @@ from rankrise.gauges._seen import seen_attention as seen_attention
 from rankrise.gauges._sigma_reparam import SigmaReparam as SigmaReparam
 from rankrise.gauges._sigma_reparam import fold_sigma as fold_sigma
 from rankrise.gauges._sigma_reparam import sigma_reparam as sigma_reparam
+from rankrise.gauges._zero_sum_loss import zero_sum_cross_entropy as zero_sum_cross_entropy
