@@ -184,6 +184,7 @@ def _read_npz(folder):
 
 
 def _make_npy(folder):
+    folder.mkdir(exist_ok=True)
     np.save(folder / "x.npy", np.random.default_rng(0).standard_normal((5, 3)))
 
 
