@@ -1,8 +1,8 @@
 """The entropy of attention against a softmax in float64, in tiny random models of many families of transformers.
 
-    PYTHONPATH=src:. OMP_NUM_THREADS=1 python studies/entropy_of_families.py --each 8
+    PYTHONPATH=src:. OMP_NUM_THREADS=1 python studies/entropy_of_families.py --each 40
 
-Every eighth type of model of the census (`tools/census`) is built and run. Where its attention calls the function of
+One in forty types of models of the census (`tools/census`) is built and run. Where its attention calls the function of
 PyTorch, `rankrise.attention_entropy` of the queries, keys and masks of each call is compared with the entropy of an
 explicit softmax in float64, and so is that of queries and keys in bfloat16. The counts are in docs/log/gauges.md.
 """
@@ -73,7 +73,7 @@ def examine(model_type: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--each", type=int, default=8)
+    parser.add_argument("--each", type=int, default=40)
     transformers.logging.set_verbosity_error()
     names = model_types()[:: parser.parse_args().each]
     records = list(run_all(names, examine, workers=1))
