@@ -33,14 +33,14 @@ def laziness_by_scale(
     """
     check_factors(found, "laziness_by_scale")
     found = dict(sorted(found.items()))
-    x = Axis("factor of the initial weights", log=True, ticks=numbers(found))
+    x = Axis("initial scale", log=True, ticks=numbers(found))
 
     def panel(title: str, y: Axis, reads: "Mapping[str, Callable[[RunData], float]]") -> Panel:
         return Panel(title, x, y, tuple(_trace(found, read, label) for label, read in reads.items()))
 
     panels = [
-        panel("leaving the linearisation", Axis("E_lin", low=0), {"": lambda r: _last(r, "linearisation_error", "")}),
-        panel("kernel", Axis("cosine with the start", low=0, high=1), {"": lambda r: _last(r, "kernel_cosine", "ntk")}),
+        panel("error of the linearisation", Axis("relative error", log=True), {"": lambda r: _last(r, "linearisation_error", "")}),
+        panel("kernel at the end", Axis("cosine with the start", low=0, high=1), {"": lambda r: _last(r, "kernel_cosine", "ntk")}),
         panel(
             "rank of the kernel",
             Axis("effective rank", low=1),
@@ -53,7 +53,7 @@ def laziness_by_scale(
         ),
     ]
     if all(run.has("test_accuracy") for runs in found.values() for run in runs):
-        panels.append(panel("test", Axis("accuracy", low=0, high=1), {"": lambda r: _last(r, "test_accuracy", "")}))
+        panels.append(panel("test images", Axis("accuracy", low=0, high=1), {"": lambda r: _last(r, "test_accuracy", "")}))
     seeds = max(len(runs) for runs in found.values())
     return FigureData(
         id="laziness_by_scale",
@@ -67,8 +67,8 @@ def laziness_by_scale(
         ),
         run=about,
         panels=tuple(panels),
-        rows=1,
-        cols=len(panels),
+        rows=2,
+        cols=3,
         sources=tuple(run.source for runs in found.values() for run in runs),
     )
 
