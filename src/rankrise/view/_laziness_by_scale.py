@@ -39,8 +39,16 @@ def laziness_by_scale(
         return Panel(title, x, y, tuple(_trace(found, read, label) for label, read in reads.items()))
 
     panels = [
-        panel("error of the linearisation", Axis("relative error", log=True), {"": lambda r: _last(r, "linearisation_error", "")}),
-        panel("kernel at the end", Axis("cosine with the start", low=0, high=1), {"": lambda r: _last(r, "kernel_cosine", "ntk")}),
+        panel(
+            "error of the linearisation",
+            Axis("relative error", log=True),
+            {"": lambda r: _last(r, "linearisation_error", "")},
+        ),
+        panel(
+            "kernel at the end",
+            Axis("cosine with the start", low=0, high=1),
+            {"": lambda r: _last(r, "kernel_cosine", "ntk")},
+        ),
         panel(
             "rank of the kernel",
             Axis("effective rank", low=1),
@@ -53,7 +61,9 @@ def laziness_by_scale(
         ),
     ]
     if all(run.has("test_accuracy") for runs in found.values() for run in runs):
-        panels.append(panel("test images", Axis("accuracy", low=0, high=1), {"": lambda r: _last(r, "test_accuracy", "")}))
+        panels.append(
+            panel("test images", Axis("accuracy", low=0, high=1), {"": lambda r: _last(r, "test_accuracy", "")})
+        )
     seeds = max(len(runs) for runs in found.values())
     return FigureData(
         id="laziness_by_scale",
