@@ -203,3 +203,12 @@ def test_another_length_is_said():
     assert departure("vit-cifar10", to_json(vary(known.paper, epochs=60))) == "60 of 500 epochs"
     assert "reparam" not in to_json(known.paper)["training"]  # as runs were recorded before there was such a field
     assert departure("vit-cifar10", to_json(vary(known.small, epochs=3))).startswith("scale small, 3 of ")
+
+
+def test_a_run_of_reproduce_is_of_the_scale_that_was_asked_for():
+    """The plan of smoke trains the networks of scale small on digits for 15 epochs, which a reader need not know."""
+    for name in ("vit-digits", "vit-digits-scale-0.1", "vit-digits-relu"):
+        assert departure(name, to_json(vary(experiments()[name].small, epochs=15, seed=2))) == "scale smoke, 15 epochs"
+    assert departure("vit-digits", to_json(vary(experiments()["vit-digits"].small, epochs=14))).startswith(
+        "scale small, 14 of "
+    )

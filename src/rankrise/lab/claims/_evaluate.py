@@ -19,7 +19,8 @@ from rankrise.lab.claims import (
 from rankrise.lab.claims._claim import Claim, Predicate, Verdict
 from rankrise.lab.claims._judge import judge, untested
 from rankrise.lab.claims._outcomes import TOPICS
-from rankrise.lab.experiments import SCALES, experiments, find_experiment, to_json
+from rankrise.lab.experiments import SCALES, experiments, find_experiment, to_json, vary
+from rankrise.lab.experiments.specs import ENTRIES
 from rankrise.runs import NotMeasurable, RunData, group_runs
 from rankrise.store import write_json
 
@@ -55,7 +56,7 @@ def evaluate_claims(runs: Mapping[str, Sequence[Path]], *, absent: Mapping[str, 
     something is always so, its worst seed decides and there is no interval. Experiments that a claim compares are
     compared seed by seed. A run tests nothing if its data only stand in for the experiment's own data, as at scale
     `smoke`, or if it has fewer than ten measurements. A run of another scale than `paper` counts, and the verdict names
-    the difference: "scale small", "60 of 500 epochs".
+    the difference: "scale small", "60 of 500 epochs". A run of `rankrise reproduce` is of the scale that was asked for.
 
     Args:
         runs: Folders of finished runs by experiment, one for each seed.
@@ -134,6 +135,20 @@ def _stand_in(name: str, run: RunData) -> str:
 
 
 @functools.cache
+def _of_plans(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Scales at which `rankrise reproduce` runs an experiment for other epochs than its own, and what it runs there."""
+    known = experiments().get(name)
+    if known is None:
+        return []
+    return [
+        (scale, to_json(vary(known.spec(entry.scale), epochs=entry.epochs)))
+        for scale, entries in ENTRIES.items()
+        for entry in entries
+        if entry.name == name and entry.epochs is not None and not entry.by_hand
+    ]
+
+
+@functools.cache
 def _registered(name: str) -> dict[str, dict[str, Any]]:
     """The specs of an experiment by scale, from the largest scale to the smallest; empty for an unknown experiment."""
     known = experiments().get(name)
@@ -154,6 +169,8 @@ def departure(name: str, spec: Mapping[str, Any]) -> str:
     'scale small'
     >>> departure("vit-digits", to_json(experiments()["vit-digits"].smoke))
     'scale smoke'
+    >>> departure("vit-digits", to_json(vary(experiments()["vit-digits"].small, epochs=15)))  # as `reproduce` does it
+    'scale smoke, 15 epochs'
     >>> departure("vit-cifar10", to_json(replace(known.paper, training=replace(known.paper.training, track_every=7))))
     'a spec of its own'
     """
@@ -161,6 +178,9 @@ def departure(name: str, spec: Mapping[str, Any]) -> str:
     for scale, other in specs.items():
         if {**other, "seed": 0} == {**spec, "seed": 0}:
             return _words(scale)
+    for plan, other in _of_plans(name):
+        if {**other, "seed": 0} == {**spec, "seed": 0}:
+            return f"{_words(plan)}, {spec['training']['epochs']} epochs"
     for scale, other in specs.items():
         if "training" in spec and _rest(other) == _rest(spec):
             done, whole = spec["training"]["epochs"], other["training"]["epochs"]
