@@ -39,7 +39,4 @@ from rankrise.tracking._summary import layer_summary as layer_summary
 from rankrise.tracking._tracked_run import Exist as Exist
 from rankrise.tracking._tracked_run import RunDirectoryError as RunDirectoryError
 from rankrise.tracking._tracker import RankTracker as RankTracker
-from rankrise.tracking.probes import ClassifierProbe as ClassifierProbe
-from rankrise.tracking.probes import EntropyProbe as EntropyProbe
-from rankrise.tracking.probes import KernelProbe as KernelProbe
-from rankrise.tracking.probes import LazinessProbe as LazinessProbe
+from rankrise.tracking.probes import *  # noqa: F403 all of them, so that a new probe is named in one place only
